@@ -20,6 +20,7 @@ from tests.support.programs.spark import spark, spark_kafka
 from tests.support.report import hung
 from tests.support.report.features import features_table
 from tests.support.report.groups import Groups
+from tests.support.report.imports import Imports
 from tests.support.report.record import Record
 from tests.support.report.tables import ROOT, Outcomes, read_cases, read_features
 from tests.support.report.tiers import Tiers, read_tiers
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         NodeManager.EXIT_TIMEOUT = 60  # seconds to stop what its fixtures started, after Ctrl-C as well
     config.pluginmanager.register(_record, "record")
     config.pluginmanager.register(Groups(), "groups")
+    config.pluginmanager.register(Imports(), "imports")
     config.pluginmanager.register(Tiers(read_tiers()), "tiers")
     config.pluginmanager.register(hung.Hung(STACKS), "hung")
 

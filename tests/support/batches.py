@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import pyarrow
 
@@ -67,6 +68,7 @@ def record_of(body: bytes, *, longer: int = 0) -> bytes:
     return zigzag(len(body) + longer) + body
 
 
+@cache
 def records_of(count: int, **options: int) -> bytes:
     """So many good records, one after the other."""
     return b"".join(record_of(body_of(offset, **options)) for offset in range(count))

@@ -511,7 +511,7 @@ def test_directory_with_an_unreadable_result_is_not_reached(what: str) -> None:
 
 def test_push_with_an_unreadable_result_is_repeated_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     it = serving()
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="temporalio"):
         it.send(*(_ended(it, key, plain({"generation": 1})) for key, _call in _open(it, calls.APPLY_IMAGE)))
     assert "The result of apply_image on node 2 cannot be read: $.version is missing." in caplog.text
     assert _open(it, calls.APPLY_IMAGE) == []

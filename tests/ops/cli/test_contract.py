@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from ops.cli import main as cli
@@ -99,16 +98,16 @@ def fails_in_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[s
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_has_help_and_json(command: list[str]) -> None:
-    response = CliRunner().invoke(cli.app, [*command, "--help"])
-    assert response.exit_code == 0
-    assert "Usage" in response.output
+def test_every_command_has_help_and_json(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert cli.run([*command, "--help"]) == 0
+    output = capsys.readouterr().out
+    assert "Usage" in output
     # In a terminal of 80 columns too, no option's name is cut.
-    found: Any = typer.main.get_command(cli.app)
+    found = cli.command()
     for name in command:
         found = found.commands[name]
     names = [name for option in found.params if option.param_type_name == "option" for name in option.opts]
-    assert "--json" in names and all(name in re.split(r"[\s,]+", response.output) for name in names)
+    assert "--json" in names and all(name in re.split(r"[\s,]+", output) for name in names)
 
 
 @pytest.mark.parametrize("group", [[], ["plan"]], ids=["rehome", "rehome plan"])
@@ -118,7 +117,7 @@ def test_list_of_commands_says_what_each_does(capsys: pytest.CaptureFixture[str]
 
 
 def test_list_of_commands_is_complete() -> None:
-    root = typer.main.get_command(cli.app)
+    root = cli.command()
     found = []
     for name, command in root.commands.items():  # type: ignore[attr-defined]
         found += [[name, inner] for inner in command.commands] if hasattr(command, "commands") else [[name]]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
-import typer
 
 import worker
-from ops.cli.main import app
+from ops.cli.main import command
 from tests.support.report.readme import README, ROOT
 
 THIS = "tests/ops/cli/test_readme.py"
@@ -33,7 +31,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def parse(arguments: Sequence[str]) -> str:
     """Return the command that these arguments name. Raises what the program would report for invalid ones."""
-    at: Any = typer.main.get_command(app)
+    at = command()
     context, rest = None, list(arguments)
     name = "rehome"
     while True:

@@ -7,9 +7,11 @@ A test without a row in tests/tiers.tsv belongs to the gate. The first row whose
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,11 @@ class Row:
     why: str
 
     def fits(self, nodeid: str) -> bool:
-        return fnmatchcase(nodeid, self.pattern.replace("[", "[[]"))
+        return self._regex.match(nodeid) is not None
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        return re.compile(translate(self.pattern.replace("[", "[[]")))
 
 
 def read_tiers(path: Path = TABLE) -> tuple[Row, ...]:

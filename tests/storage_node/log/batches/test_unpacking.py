@@ -24,8 +24,9 @@ def packed(data: bytes, compression: int) -> bytes:
 
 def java_snappy(*blocks: bytes) -> bytes:
     """Return a stream of these blocks in snappy-java's format."""
-    small = [packed(block, SNAPPY) for block in blocks]
-    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in small)
+    small = {block: packed(block, SNAPPY) for block in set(blocks)}
+    sized = {block: struct.pack(">i", len(data)) + data for block, data in small.items()}
+    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(map(sized.__getitem__, blocks))
 
 
 def unpacked(data: bytes, compression: int) -> bytes:

@@ -22,7 +22,7 @@ from storage_node.protocol.produce import handler
 from storage_node.protocol.produce.call import ProduceCall
 from storage_node.protocol.produce.inspectors import Inspectors
 from storage_node.protocol.request import Request
-from tests.support.batches import GOOD, Batch, body_of, packed, record_of, records_of
+from tests.support.batches import GOOD, Batch, body_of, field_of, packed, record_of, records_of
 from tests.support.nodes.node_harness import Harness, until
 from tests.support.wire import Client
 
@@ -34,7 +34,8 @@ def heavy_batch() -> bytes:
 
 def many_headers(count: int, codec: int = 0) -> bytes:
     """Return a batch of one record with so many empty headers."""
-    return Batch(packed(record_of(body_of(headers=[(b"", None)] * count)), codec), attributes=codec).encode()
+    body = body_of(header_count=count) + (field_of(b"") + field_of(None)) * count
+    return Batch(packed(record_of(body), codec), attributes=codec).encode()
 
 
 def send_items(client: Client, records: list[bytes], timeout_ms: int = 10_000) -> None:
