@@ -60,6 +60,7 @@ from storage_node.protocol.fetch.sessions import FetchSessions
 from storage_node.protocol.listener import Listener
 from storage_node.publisher.creation import Creation
 from storage_node.publisher.directory_changes import DirectoryChanges
+from storage_node.publisher.healing import Healing
 from storage_node.publisher.metadata_publisher import MetadataPublisher
 from storage_node.publisher.next_image import NextImage
 from storage_node.publisher.removal import Removal
@@ -95,16 +96,18 @@ class Node:
         self.metadata.prepare = self.answers.rows.prepare
         self.alter_partition_manager = AlterPartitionManager(self)
         removal, roles = Removal(self), Roles(self)
+        creation = Creation(self, roles, removal.result)
         self.metadata_publisher = MetadataPublisher(
             self,
             next_image=NextImage(self),
             roles=roles,
             removal=removal,
-            creation=Creation(self, roles, removal.result),
+            creation=creation,
             unresolved=Unresolved(self, roles, removal.result),
             reopen=partial(reopen, self, removal.result),
         )
         self.directory_changes = DirectoryChanges(self, removal.result)
+        self.healing = Healing(self, creation)
         self.offset_files = OffsetFiles(self.replicas)
         self.groups = GroupCoordinator(self)
         self.listener = Listener(self)
@@ -206,6 +209,7 @@ class Node:
         self.housekeeping.start()
         self.alter_partition_manager.thread.start()
         self.offline_reports.thread.start()
+        self.healing.thread.start()
         self._running = True
         self._patient.set()
         if self.unclean:
@@ -268,6 +272,7 @@ class Node:
         self.housekeeping.stop()
         self.alter_partition_manager.thread.stop()
         self.offline_reports.thread.stop()
+        self.healing.thread.stop()
         self.listener.stop()
         self.groups.close()
         unless_hung(self.dirs, "creating and removing replicas", self.metadata_publisher.stop)

@@ -19,7 +19,6 @@ from temporalio import activity
 
 from activities import reports
 from activities.errors import classify, expected, given_up, raise_application_error
-from activities.moves.log_sizes import log_sizes
 from storage_node.directories import names as directories
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import RequestRefused, StorageError
@@ -28,6 +27,7 @@ from storage_node.model.ids import TopicPartition
 from storage_node.model.image import ClusterImage
 from storage_node.model.reassignments import ReplicaOutcome, ReplicaState
 from storage_node.replication.following import Kind
+from storage_node.wire.client.log_sizes import log_sizes
 from workflows.model import calls
 from workflows.model.calls import AssignedReplica, ReassignCall, ReassignResult, ReplicaRow
 from workflows.model.reassignment.runs import PartitionView, judge, read_rows

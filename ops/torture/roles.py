@@ -31,11 +31,13 @@ PROPERTIES = {
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "replica.lag.time.max.ms": "5000",
 }
-#: Further lines of nodes with disk faults: a node detects a hanging disk soon.
+#: Further lines of nodes with disk faults: a node detects a hanging disk soon, and makes the replicas of a failed one
+#: again in its other log directories while some of them are still away.
 FAILURE_SECONDS = 10
 ON_FAULTY_DISKS = {
     "log.dir.failure.timeout.ms": str(FAILURE_SECONDS * 1000),
     "log.dir.health.check.interval.ms": "1000",
+    "log.dir.heal.delay.ms": "2000",
 }
 
 

@@ -59,6 +59,7 @@ _BROKER: Mapping[str, str] = {
     "cordoned.log.dirs": "Log directories that get neither new replicas nor copies of them; * means all.",
     MOVE_THREADS: "How many replicas are copied between log directories at a time; one per directory if not set.",
     "log.dir.failure.timeout.ms": "The time within which a log directory must respond before it counts as failed.",
+    "log.dir.heal.delay.ms": "Milliseconds until a failed log directory has its replicas again in others; -1: never.",
     "num.recovery.threads.per.data.dir": "Threads per log directory that open logs at start and close them at the end.",
     "auto.leader.rebalance.enable": "Whether a node requests the leadership of the partitions that prefer it.",
     "leader.imbalance.check.interval.seconds": "How often a node checks which partitions it should lead.",

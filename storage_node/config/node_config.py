@@ -85,6 +85,8 @@ class NodeConfig:
     move_chunk: int
     file_delete_delay_ms: int
     log_dir_failure_timeout_ms: int
+    log_dir_heal_delay_ms: int
+    """Below 0: replicas of a failed log directory are not made again."""
     health_check_ms: int
     io_threads_per_dir: int
     auto_create_topics: bool
@@ -144,6 +146,7 @@ class NodeConfig:
             move_chunk=_move_chunk(read),
             file_delete_delay_ms=read.integer("log.segment.delete.delay.ms", minimum=0),
             log_dir_failure_timeout_ms=read.integer("log.dir.failure.timeout.ms", minimum=1),
+            log_dir_heal_delay_ms=read.integer("log.dir.heal.delay.ms", minimum=-1),
             health_check_ms=read.integer("log.dir.health.check.interval.ms", minimum=1),
             io_threads_per_dir=read.integer("num.io.threads.per.data.dir", minimum=1, maximum=256),
             auto_create_topics=read.boolean("auto.create.topics.enable"),

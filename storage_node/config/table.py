@@ -150,6 +150,8 @@ _BROKER = (
     _static(MOVE_THREADS, INT, None),
     # Also the time within which a log directory must respond before it counts as failed.
     _static("log.dir.failure.timeout.ms", LONG, "30000", _POSITIVE),
+    # Long enough for an operator to mount or repair the disk; -1: never.
+    _static("log.dir.heal.delay.ms", LONG, "600000", Range(-1)),
     Key(RECOVERY_THREADS, INT, "2", Range(1, 256)),
     # Kafka's default is true; here a mistyped name creates nothing unless the operator enables it.
     _static("auto.create.topics.enable", BOOLEAN, "false"),

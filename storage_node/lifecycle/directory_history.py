@@ -44,10 +44,13 @@ class Event(StrEnum):
     REMOVED = "removed"
     MISSING = "missing"  # a start found no log directory with its id
     SIGN = "sign"  # of trouble, while it is online
+    REMADE = "remade"  # while it is offline, its replicas were made again in other directories
 
 
 #: After these a directory is not in use.
 _AWAY: Final = (Event.FAILED, Event.REMOVED, Event.MISSING)
+#: These say nothing about whether it is in use.
+_ASIDE: Final = (Event.SIGN, Event.REMADE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +141,12 @@ class DirectoryHistory:
 
     def _failed(self, directory: LogDirectory) -> bool:
         """Return whether the last that is known of a directory is its failure."""
-        entries = [entry for entry in self.of(directory.name) if entry.event is not Event.SIGN]
+        entries = [entry for entry in self.of(directory.name) if entry.event not in _ASIDE]
         return bool(entries) and entries[-1].event is Event.FAILED
 
     def last_of(self, directory_id: str) -> Entry | None:
-        """Return the last entry of a directory by its id that is not about a sign; None without one."""
-        entries = (entry for entry in reversed(self._kept.entries) if entry.event is not Event.SIGN)
+        """Return the last entry of a directory by its id that says whether it is in use; None without one."""
+        entries = (entry for entry in reversed(self._kept.entries) if entry.event not in _ASIDE)
         return next((entry for entry in entries if entry.directory_id == directory_id), None)
 
     def of(self, path: str) -> tuple[Entry, ...]:

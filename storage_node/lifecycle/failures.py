@@ -26,6 +26,7 @@ from storage_node.model.evidence import evidence_row, read_evidence
 from storage_node.model.ids import TopicPartition
 from storage_node.model.image import ClusterImage
 from storage_node.move.status import MoveStatus
+from storage_node.replication.healing import MissingDirectory
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +177,23 @@ class Failures:
             known = self._known.pop(directory_id, None)
         if known is not None:
             self._work.put(self._keep)
+
+    def missing(self, image: ClusterImage, node: int) -> tuple[MissingDirectory, ...]:
+        """Return every known directory that is not online, and what the metadata and this node know of its failure."""
+        dirs = self._dirs
+        if dirs is None:
+            return ()
+        row, now = image.nodes.get(node), self.now()
+        failed = {each.id for each in row.directories if not each.online} if row is not None else set()
+        found = []
+        with self._lock:
+            noted = dict(self._known)
+        for each in sorted(dirs.missing_ids()):
+            directory, known = dirs.by_id(each), noted.get(each)
+            path = directory.name if directory is not None else ""
+            seconds = max(0.0, now - known.failure.noticed) if known is not None else 0.0
+            found.append(MissingDirectory(each, path, known is not None and each in failed, seconds))
+        return tuple(found)
 
     def _drop(self, served: Collection[TopicPartition]) -> None:
         for id_, rows in self._replicas.items():

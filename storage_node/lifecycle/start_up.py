@@ -127,7 +127,7 @@ def start_up(
         log.warning("%s is left alone: %s", path, why)
     started, found = Started(), scanned.found
     while found:
-        plans = _decide(dirs.missing_ids(), found, image, node, started.left, started.files)
+        plans = _decide(dirs, found, image, node, started.left, started.files)
         alone(False)
         # The image on the disks may be older than the last change of the ISR.
         opened = _carry_out(dirs, plans, offsets, image, node, defaults, threads, registered=False)
@@ -167,7 +167,7 @@ def take_up(
     started, found = Started(), scan.together(looks, run).found
     for directory in online:
         directory.check_online()
-    plans = _decide(dirs.missing_ids(), found, image, node, started.left, started.files)
+    plans = _decide(dirs, found, image, node, started.left, started.files)
     for each in _carry_out(dirs, plans, offsets, image, node, defaults, 1, registered=registered):
         _collect(started, each)
     for directory in {partition.directory for partition in started.partitions}:
@@ -192,7 +192,7 @@ def set_aside_in(
     looks = {each: run(each, partial(scan.look, each, served.keys())) for each in dirs.online()}
     plans: list[BootPlan] = []
     left: dict[TopicPartition, str] = {}
-    for plan in _decide(dirs.missing_ids(), scan.together(looks, run).found, image, node, {}, {}):
+    for plan in _decide(dirs, scan.together(looks, run).found, image, node, {}, {}):
         if plan.state != "online" or plan.path != served[plan.tp]:
             left[plan.tp] = plan.reason or "what it holds is not older than the replica that is served"
             continue
@@ -315,7 +315,7 @@ def _offsets(directory: LogDirectory, clean: Mapping[str, CleanShutdown]) -> Off
 
 
 def _decide(
-    missing: frozenset[str],
+    dirs: DirectoryManager,
     found: Mapping[TopicPartition, Found],
     image: ClusterImage,
     node: int,
@@ -323,6 +323,7 @@ def _decide(
     files: dict[TopicPartition, str],
 ) -> list[BootPlan]:
     plans = []
+    missing, visible = dirs.missing_ids(), frozenset(directory.id for directory in dirs.online())
     for tp, all_found in found.items():
         row = image.partition(tp)
         mine = row is not None and node in row.replicas
@@ -349,6 +350,7 @@ def _decide(
             missing,
             row.directory_of(node) if row is not None and mine and not stranger else None,
             row.generation_of(node) if row is not None and mine and not stranger else 0,
+            visible=visible,
         )
         if stranger:
             reason = (

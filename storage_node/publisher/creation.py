@@ -19,7 +19,7 @@ from storage_node.partitions.partition import Partition
 from storage_node.publisher.host import CreationHost
 from storage_node.publisher.roles import Roles
 from storage_node.replicas.new_logs import Created, NewReplica, create_logs
-from storage_node.replication import lost_replicas
+from storage_node.replication import healing, lost_replicas
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,17 @@ class Creation:
         """Return the configs of a topic's logs."""
         return topic_config(topic, self.defaults)
 
+    def why_not_again(self, row: PartitionImage) -> str:
+        """Return why a replica in a failed directory is not made again in another one now, or ""."""
+        node = self._node
+        return healing.why_not(
+            row,
+            node.id,
+            registered=self._roles.registered,
+            missing=node.failures.missing(node.metadata.image, node.id),
+            delay=node.config.log_dir_heal_delay_ms / 1000,
+        )
+
     def found(self, tp: TopicPartition) -> None:
         """Note that a lost replica is served again."""
         self.lost_replicas -= {tp}
@@ -73,6 +84,8 @@ class Creation:
             self._node.directories_changed()
 
     def _make_all(self, wanted: Sequence[Wanted], first: bool) -> None:
+        beside = bool(self._node.dirs.missing_ids())
+        again = {tp for tp, _, row in wanted if beside and self._recreated(row)}
         places = self._place(wanted, first)
         if places:
             # With this image, a start on the remaining directories knows that a missing one may hold a replica.
@@ -83,7 +96,8 @@ class Creation:
             # Another directory takes what a failed one did not, as long as there is one (KIP-112). Whatever the failed
             # one has of the replica is older than the one that is created now, for a start that finds both.
             above += 1
-            places = self._elsewhere(failed)
+            # (The metadata must know first where a replica is that a missing directory may hold.)
+            places = self._elsewhere([tp for tp in failed if tp not in again])
 
     def _elsewhere(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, LogDirectory]:
         """Return other directories for replicas whose directories failed; empty if there is none."""
@@ -187,6 +201,15 @@ class Creation:
             assigned = row.directory_of(node.id)
             preferred = node.preferred_log_dirs.get(tp)
             here = node.dirs.by_id(assigned) if assigned is not None else None
+            if missing and here is not None and here.online and not self.why_not_again(row):
+                # In no other directory: the metadata has it here, so that the older copy loses wherever it turns up.
+                places[tp] = here
+                names = ", ".join(each.path for each in node.failures.missing(node.metadata.image, node.id))
+                log.warning(
+                    "%s: it is made again in %s, and fetched from node %d, since log directory %s has failed",
+                    tp, here.path, row.leader, names,
+                )  # fmt: skip
+                continue
             if assigned is not None:
                 why = lost_replicas.why_not(row, node.id, registered=self._roles.registered, missing=missing)
                 if why:

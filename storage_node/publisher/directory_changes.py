@@ -9,7 +9,7 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -241,6 +241,11 @@ class DirectoryChanges:
             self.node.history.add(directory, Event.REMOVED, "by the operator's request")
             log.info("log directory %s is no longer used", directory.path)
             return self._row(directory, "removed")
+
+    def between_changes(self, work: Callable[[], None]) -> None:
+        """Do something while no directory comes back, is replaced, added or removed."""
+        with self._one:
+            work()
 
     # Parts
 

@@ -10,6 +10,7 @@ from storage_node.config.values import BrokerValues
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import StorageError
+from storage_node.lifecycle.failures import Failures
 from storage_node.lifecycle.start_up import Left, Started
 from storage_node.metadata.cache import MetadataCache
 from storage_node.metadata.check import MetadataCheck
@@ -240,6 +241,12 @@ class CreationHost(Protocol):
     @property
     def offset_files(self) -> ForgetsOffsets: ...
 
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+    @property
+    def failures(self) -> Failures: ...
+
     def storage_failed(self, error: StorageError, tp: TopicPartition | None = None) -> None:
         """Take the directory that the error names offline, or only the replica `tp`."""
         ...
@@ -338,6 +345,9 @@ class PublisherHost(Protocol):
 
     @property
     def metadata(self) -> MetadataCache: ...
+
+    @property
+    def dirs(self) -> DirectoryManager: ...
 
     @property
     def replicas(self) -> Replicas: ...

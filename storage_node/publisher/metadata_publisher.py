@@ -33,6 +33,8 @@ DIRECTORIES_PATIENCE = 1.0
 this node's reports.
 """
 
+_OUTDATED = "a newer replica is in a log directory that is not online"
+
 Reopen = Callable[[TopicPartition, ClusterImage, LogConfig], Started]
 """Opens a replica again that went offline alone, see `storage_node.publisher.reopening`."""
 
@@ -157,6 +159,23 @@ class MetadataPublisher:
             node.replica_fetchers.follow([partition.tp for partition in returned.started.partitions])
             return returned
 
+    def make_again(self, tps: Iterable[TopicPartition]) -> list[Partition]:
+        """Create replicas that are in no online directory, where the metadata has them by now; return those that are
+        served.
+        """
+        with self._disks:
+            node, image = self._node, self._node.metadata.image
+            wanted = []
+            for tp in tps:
+                topic, row = image.topics.get(tp.topic), image.partition(tp)
+                if topic is not None and row is not None and node.id in row.replicas and tp in node.replicas.offline:
+                    wanted.append((tp, topic, row))
+            if self._stopped:
+                return []
+            self._follow(wanted)
+            made = [tp for tp, _, _ in wanted]
+            return [partition for tp in made if (partition := node.replicas.served.get(tp)) is not None]
+
     def retry_removals(self) -> None:
         """Delete what could not be deleted before; once it is, create the replica that waited for its name."""
         if self._stopped or not self._removal.pending.retry():
@@ -262,6 +281,8 @@ class MetadataPublisher:
                         tp not in node.replicas.offline or tp in self._creation.lost_replicas
                     ):
                         wanted.append((tp, topic, row))
+                elif partition.topic_id in ("", topic.id) and self._outdated(partition, row):
+                    node.replicas.set_offline({tp: _OUTDATED})
                 elif partition.topic_id in ("", topic.id):
                     if partition.row != row:
                         late.append(tp)  # it was not served yet when the others took their roles
@@ -276,6 +297,20 @@ class MetadataPublisher:
         )
         node.replica_fetchers.follow([*late, *(new[0] for new in wanted if new[0] not in later)])
         return following
+
+    def _outdated(self, partition: Partition, row: PartitionImage) -> bool:
+        """Return whether a start would not serve this replica: a missing directory has a newer one.
+
+        The start knew only an older image: the newer replica was made, and reported, while this one's directory was
+        offline.
+        """
+        node = self._node
+        assigned = row.directory_of(node.id)
+        return (
+            partition.generation < row.generation_of(node.id)
+            and assigned != partition.directory.id
+            and assigned in node.dirs.missing_ids()
+        )
 
     def _follow(self, wanted: list[Wanted]) -> None:
         """Create these replicas, and let them fetch from their leaders."""

@@ -5,6 +5,8 @@ lost replica is created again only once the metadata, under this start of the no
 that another node leads: it is then a follower like an added one. To get there, the node reports the replica as LOST
 (KIP-858's reserved directory id), which removes it from the ISR in the same step. The last member of the ISR stays in
 it, without a leader, since its records are nowhere else.
+
+`healing` has the exception to the rule that all directories must be online.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Replication throttles (KIP-73): a rate for what this node sends as leader and one for what it fetches as follower.
 
-They apply to the replicas that the topic configs list and that are not in sync. The buckets are those of moves
+They apply to the replicas that the topic configs list and that are not in sync, and the follower's also to those that
+the node makes again itself (`storage_node.replication.healing`). The buckets are those of moves
 (`storage_node.buckets`), but callers do not sleep in them: a fetcher requests a grant and retries later. The mean is
 exact from one idle time to the next, whatever the size of single fetches: unused bytes of a grant are returned, and
 bytes beyond it are a debt.
@@ -95,6 +96,10 @@ class Side(Rate):
         super().__init__(None, clock)
         self._listed: Mapping[str, frozenset[int] | None] = {}
         self._image = ClusterImage()
+        self.healing: frozenset[TopicPartition] = frozenset()
+        """Replicas of this node that count as listed: they are made again after a directory has failed, and no
+        operator listed them.
+        """
 
     def update(self, listed: Mapping[str, frozenset[int] | None], image: ClusterImage) -> None:
         """Replace the lists of all topics that have one, and the image with their ISRs."""
@@ -102,6 +107,8 @@ class Side(Rate):
 
     def listed(self, tp: TopicPartition) -> bool:
         """Return whether this node's replica is in the topic's list."""
+        if tp in self.healing:
+            return True
         if not self._listed or tp.topic not in self._listed:
             return False
         partitions = self._listed[tp.topic]

@@ -120,7 +120,7 @@ def _asked(index: Index) -> Iterator[str]:
 
     A replica that was removed from a node and created there again restarts its generations: only moves with the
     metadata's generation concern it, and none that ended before the last reassignment was requested. One that its node
-    made again, since its disk was replaced, may have a higher generation than its last move.
+    made again, since its disk failed, has a higher generation than its last move.
     """
     remade: dict[Place, int] = defaultdict(int)
     for each in index.evidence.asked:

@@ -192,8 +192,9 @@ class Actions:
         back: Copy | None,
         known: int,
         missing_ids: frozenset[str],
+        floor: int = 0,
     ) -> None:
-        """Add the actions of a verdict; `known` is the generation in the metadata."""
+        """Add the actions of a verdict; `known` is the generation in the metadata, `floor` the least that is served."""
         match verdict:
             case Verdict.DELETE:
                 self.delete_everything(found, Reason.TOPIC)
@@ -211,7 +212,7 @@ class Actions:
                 self._roll_back(back)
             case _:
                 assert winner is not None
-                self._serve(winner, found, known, missing_ids)
+                self._serve(winner, found, known, missing_ids, floor)
         self._moves(verdict, found, move)
         self._old_deletes(found, back)
 
@@ -229,7 +230,7 @@ class Actions:
 
     # Parts of a verdict
 
-    def _serve(self, winner: Copy, found: Found, known: int, missing_ids: frozenset[str]) -> None:
+    def _serve(self, winner: Copy, found: Found, known: int, missing_ids: frozenset[str], floor: int) -> None:
         if winner.corrupt:
             marker = Marker(self.tp.topic, self.tp.partition, source_id=winner.directory_id, generation=known)
             winner = self._mark(winner, marker)
@@ -239,13 +240,16 @@ class Actions:
             earlier = [
                 copy.generation + 1 for copy in (*found.current, *found.deletes) if copy.created < winner.created
             ]
-            settled = winner.marker.settled(max([winner.generation, *newer, *earlier]))
+            settled = winner.marker.settled(max([winner.generation, floor, *newer, *earlier]))
             if settled.target_id in missing_ids and settled.target_id != winner.directory_id:
                 # A sealed copy may be there. It must be the older one, should it return; raising the generation once is
                 # enough.
                 settled = replace(settled, generation=settled.generation + 2, target_id="")
             if settled != winner.marker:
                 winner = self._mark(winner, settled)
+        elif floor:
+            marker = Marker(self.tp.topic, self.tp.partition, source_id=winner.directory_id, generation=floor)
+            winner = self._mark(winner, marker)
         self.served = winner
         for other in found.current:
             if other.path != winner.path:

@@ -125,19 +125,21 @@ def decide(
     assigned_id: str | None,
     metadata_generation: int = 0,
     gone: Reason | None = None,
+    visible: frozenset[str] = frozenset(),
 ) -> BootPlan:
     """Decide what to do with one partition.
 
     `missing_ids` are the directory ids of any meta.properties that are not online now; `assigned_id` and
     `metadata_generation` are those of this replica in the newest cluster image (None and 0 where it has none); `gone`
-    is why nothing of the partition may stay: the topic, by its id, is among the deleted ones, or other nodes hold it. A
-    second decision after the plan was carried out returns no more changes.
+    is why nothing of the partition may stay: the topic, by its id, is among the deleted ones, or other nodes hold it;
+    `visible` are the ids of the directories that are online. A second decision after the plan was carried out returns
+    no more changes.
     """
     plan = Actions(found.tp)
     if gone is not None:
         plan.delete_everything(found, gone)
         return plan.finish("absent", GOES[gone])
-    found, unborn = _apart(found)
+    found, unborn = _apart(found, bool(missing_ids) and assigned_id is not None)
     winner, current = _current(found, missing_ids, assigned_id, metadata_generation)
     move, moving = _moving(found.move, winner, metadata_generation)
     back, deleted = _deleted(found.deletes, move, metadata_generation, assigned_id)
@@ -147,7 +149,8 @@ def decide(
     row = next(row for row in TABLE if _fits(row, current, moving, deleted, missing))
     if row.verdict is not Verdict.OFFLINE:
         plan.discard_unborn(unborn, found)
-    plan.carry_out(row.verdict, found, winner, move, back, metadata_generation, missing_ids)
+    floor = metadata_generation if _never_made(found, winner, visible, assigned_id) else 0
+    plan.carry_out(row.verdict, found, winner, move, back, metadata_generation, missing_ids, floor)
     return plan.finish(_STATE.get(row.verdict, "online"), row.reason)
 
 
@@ -188,17 +191,32 @@ def _current(
     return best, Current.ONE
 
 
-def _apart(found: Found) -> tuple[Found, tuple[Copy, ...]]:
+def _apart(found: Found, known: bool) -> tuple[Found, tuple[Copy, ...]]:
     """Return what counts, and the folders that were never a replica, where something better exists.
 
     A replica whose creation fails (a full disk), or that a crash interrupts, may leave one and be created elsewhere.
+    `known`: the node held the replica before, and a missing directory may have it; it is better than such a folder.
     """
     unborn = tuple(copy for copy in found.current if _never_was(copy))
     born = tuple(copy for copy in found.current if not _never_was(copy))
     marked = any(copy.marker is not None for copy in found.move) or any(copy.can_come_back for copy in found.deletes)
-    if not born and not marked:
+    if not born and not marked and not known:
         born, unborn = unborn[:1], unborn[1:]
     return (replace(found, current=born), unborn) if unborn else (found, ())
+
+
+def _never_made(found: Found, winner: Copy | None, visible: frozenset[str], assigned_id: str | None) -> bool:
+    """Return whether the metadata has the replica in another directory, which is visible and holds nothing of it.
+
+    It was to be made again there, and its own directory came back first; the metadata takes no lower generation.
+    """
+    return (
+        winner is not None
+        and assigned_id in visible
+        and assigned_id != winner.directory_id
+        and not found.move
+        and all(copy.directory_id != assigned_id for copy in found.current)
+    )
 
 
 def _never_was(copy: Copy) -> bool:

@@ -64,7 +64,8 @@ class World:
         return Found(TP, tuple(kinds["current"]), tuple(kinds["move"]), tuple(kinds["delete"]))
 
     def plan(self) -> BootPlan:
-        return decide(self.found(), self.gone - self.forgotten, self.assigned, self.generation)
+        visible = frozenset(self.disks) - self.gone
+        return decide(self.found(), self.gone - self.forgotten, self.assigned, self.generation, visible=visible)
 
     def all_folders(self) -> list[Folder]:
         return [folder for disk in self.disks.values() for folder in disk.values()]

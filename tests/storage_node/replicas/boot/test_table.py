@@ -51,7 +51,7 @@ def deleted(disk: str, generation: int | None = 0, reason: str = Reason.SWAP, ta
 def boot(*copies: Copy, missing: str = "", assigned: str | None = "a", generation: int = 0) -> BootPlan:
     kinds = {kind: tuple(c for c in copies if c.kind == kind) for kind in ("current", "move", "delete")}
     found = Found(TP, kinds["current"], kinds["move"], kinds["delete"])
-    return decide(found, frozenset(missing), assigned, generation)
+    return decide(found, frozenset(missing), assigned, generation, visible=frozenset("abc") - frozenset(missing))
 
 
 def names(plan: BootPlan, kind: type) -> list[str]:
@@ -193,6 +193,27 @@ def test_removal_of_a_folder_that_never_was_a_replica_is_finished() -> None:
 def test_of_two_equal_replicas_none_is_served() -> None:
     assert boot(current("a", 1), current("b", 1)).state == "offline"
     assert boot(current("a", bare=True), current("b", bare=True)).actions == ()
+
+
+def test_folder_of_an_interrupted_creation_is_no_replica_while_a_directory_that_may_have_one_is_missing() -> None:
+    never = Copy("b", Path("/b/t-0"), "current", unborn=True)
+    assert boot(never, missing="a", assigned="a").state == "offline"
+    again = boot(never, missing="a", assigned="b", generation=1)
+    assert (again.state, [str(a.source) for a in again.actions if isinstance(a, Rename)]) == ("absent", ["/b/t-0"])
+    assert boot(never, assigned="b").state == "online"
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_replica_gets_the_generation_of_one_that_was_to_be_made_again_and_never_was(bare: bool) -> None:
+    """The metadata would take no report with a lower one."""
+    served = current("a", bare=True) if bare else current("a", 1)
+    plan = boot(served, assigned="b", generation=3)
+    assert (plan.state, plan.directory_id, plan.generation) == ("online", "a", 3)
+    assert boot(current("a", 1), missing="b", assigned="b", generation=3).state == "offline"
+    assert boot(current("a", 1), assigned="a", generation=3).generation == 1
+    assert boot(current("a", 1), moving("b", State.COPYING), assigned="b", generation=3).generation == 1
+    forgotten = boot(current("a", 1), assigned="z", generation=3)
+    assert (forgotten.state, forgotten.generation) == ("online", 1), "what it had is lost by the operator's word"
 
 
 def test_old_replica_is_not_served_while_the_newer_one_may_come_back() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.moves.log_sizes import log_sizes
 from storage_node.model.ids import TopicPartition
+from storage_node.wire.client.log_sizes import log_sizes
 from tests.support.nodes.node_harness import running
 from tests.support.wire import Client
 
