@@ -139,7 +139,7 @@ def decide(
     if gone is not None:
         plan.delete_everything(found, gone)
         return plan.finish("absent", GOES[gone])
-    found, unborn = _apart(found, bool(missing_ids) and assigned_id is not None)
+    found, unborn = _apart(found, assigned_id in missing_ids or (bool(missing_ids) and metadata_generation > 0))
     winner, current = _current(found, missing_ids, assigned_id, metadata_generation)
     move, moving = _moving(found.move, winner, metadata_generation)
     back, deleted = _deleted(found.deletes, move, metadata_generation, assigned_id)
@@ -195,7 +195,8 @@ def _apart(found: Found, known: bool) -> tuple[Found, tuple[Copy, ...]]:
     """Return what counts, and the folders that were never a replica, where something better exists.
 
     A replica whose creation fails (a full disk), or that a crash interrupts, may leave one and be created elsewhere.
-    `known`: the node held the replica before, and a missing directory may have it; it is better than such a folder.
+    `known`: a missing directory may have the replica, or have had it before it was to be made again; it is better than
+    such a folder.
     """
     unborn = tuple(copy for copy in found.current if _never_was(copy))
     born = tuple(copy for copy in found.current if not _never_was(copy))
@@ -208,14 +209,15 @@ def _apart(found: Found, known: bool) -> tuple[Found, tuple[Copy, ...]]:
 def _never_made(found: Found, winner: Copy | None, visible: frozenset[str], assigned_id: str | None) -> bool:
     """Return whether the metadata has the replica in another directory, which is visible and holds nothing of it.
 
-    It was to be made again there, and its own directory came back first; the metadata takes no lower generation.
+    It was to be made again there, and its own directory came back first; the metadata takes no lower generation. (The
+    source of a swap that the metadata does not know yet is still there as a `.delete`.)
     """
     return (
         winner is not None
         and assigned_id in visible
         and assigned_id != winner.directory_id
-        and not found.move
         and all(copy.directory_id != assigned_id for copy in found.current)
+        and not any(copy.directory_id == assigned_id and copy.can_come_back for copy in found.deletes)
     )
 
 

@@ -211,7 +211,9 @@ def test_replica_gets_the_generation_of_one_that_was_to_be_made_again_and_never_
     assert (plan.state, plan.directory_id, plan.generation) == ("online", "a", 3)
     assert boot(current("a", 1), missing="b", assigned="b", generation=3).state == "offline"
     assert boot(current("a", 1), assigned="a", generation=3).generation == 1
-    assert boot(current("a", 1), moving("b", State.COPYING), assigned="b", generation=3).generation == 1
+    assert boot(current("a", 1), deleted("b", 0, target="a"), assigned="b", generation=3).generation == 1
+    beside = boot(current("a", 1), moving("b", State.COPYING), assigned="b", generation=3)
+    assert (beside.generation, [m.marker.generation for m in beside.actions if isinstance(m, ResumeMove)]) == (3, [4])
     forgotten = boot(current("a", 1), assigned="z", generation=3)
     assert (forgotten.state, forgotten.generation) == ("online", 1), "what it had is lost by the operator's word"
 
