@@ -3,10 +3,13 @@
 In a fresh clone pytest rewrites the asserts of every test module and compiles it, which takes several times as long as
 the import of what it has cached. All processes collect all tests, in one order: without this each of them would
 rewrite every module, since none is ahead of the others.
+
+What the collection makes lives until the end: the garbage collector does not look at it meanwhile, nor afterwards.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -27,6 +30,9 @@ class Imports:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
+        if session.config.pluginmanager.hasplugin("dsession"):
+            return  # the processes collect
+        gc.disable()
         worker = getattr(session.config, "workerinput", None)
         if worker is None:
             return
@@ -34,3 +40,7 @@ class Imports:
         for name in modules_under(session.config.rootpath, session.config.args)[number::count]:
             with suppress(Exception, pytest.skip.Exception):
                 import_module(name)
+
+    def pytest_collection_finish(self) -> None:
+        gc.freeze()
+        gc.enable()
