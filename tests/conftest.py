@@ -9,7 +9,9 @@ stands in the table too.
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -44,6 +46,17 @@ settings.register_profile(
 settings.load_profile("rehome")
 
 _record = Record({"feature": read_features(), "conformance": read_cases()})
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    """What a command in this process sets up logs to the test's standard error, which is closed after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for added in set(root.handlers) - set(handlers):
+        root.removeHandler(added)
+    root.setLevel(level)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -32,6 +32,8 @@ TOPICS_AT_ONCE = 500
 REST = 8.0
 #: Seconds for which a read of some partitions waits for other callers to join it.
 GATHERING = 0.02
+#: Seconds between the beginnings of two such reads: many callers do not mean more requests.
+SPACING = 0.1
 #: The log directories of a broker of which a read does not request them.
 _NOT_ASKED: tuple[LogDirectoryView, ...] = ()
 
@@ -41,16 +43,22 @@ class ClusterReader:
 
     A read of the whole costs one DescribeCluster, one Metadata, one ListPartitionReassignments, and one DescribeLogDirs
     for each broker, and time in proportion to the cluster's replicas; one at some partitions costs requests for them
-    alone. The metadata is read again only after `REST` times as long as one takes.
+    alone, at most every `SPACING` seconds. The metadata is read again only after `REST` times as long as one takes.
     """
 
-    def __init__(self, pool: AdminPool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pool, self._clock = pool, clock
+    def __init__(
+        self,
+        pool: AdminPool,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._pool, self._clock, self._sleep = pool, clock, sleep
         self._whole = _Looks(self._look, clock)
         self._metadata = _Looks(self._look_at_metadata, clock)
         self._next = _Wanted(set(), set())
         """The partitions and brokers that the next read includes."""
         self._part: tuple[float, _Wanted, ClusterView] | None = None
+        self._part_begun = float("-inf")
         self._looking: asyncio.Task[None] | None = None
         self._min_isr: dict[str, tuple[float, int]] = {}
 
@@ -90,9 +98,9 @@ class ClusterReader:
                     self._looking = None
 
     async def _look_at_part(self) -> None:
-        await asyncio.sleep(GATHERING)
+        await self._sleep(max(GATHERING, self._part_begun + SPACING - self._clock()))
         wanted, self._next = self._next, _Wanted(set(), set())
-        begun = self._clock()
+        self._part_begun = begun = self._clock()
         partitions, nodes = sorted(wanted.partitions), sorted(wanted.nodes)
         topics = sorted({tp.topic for tp in partitions})
         # The reassignments before the partitions: one that ends in between is described as ended.

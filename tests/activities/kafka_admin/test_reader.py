@@ -10,7 +10,7 @@ import pytest
 from activities.kafka_admin.admin import KafkaAdmin
 from activities.kafka_admin.errors import NoResponse
 from activities.kafka_admin.pool import AdminPool
-from activities.kafka_admin.reader import ClusterReader
+from activities.kafka_admin.reader import SPACING, ClusterReader
 from storage_node.model.ids import TopicPartition
 from tests.support.kafka_in_memory import KafkaInMemory
 from workflows.model.plans.values import Disk
@@ -111,5 +111,29 @@ def test_caller_that_gives_up_does_not_end_the_look_of_the_others() -> None:
         await asyncio.sleep(0)
         one.cancel()
         assert (await other).cluster_id == "in-memory" and kafka.requests.count("cluster") == 1
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("callers", [1, 100])
+def test_reads_of_some_partitions_in_a_minute_are_as_many_for_one_caller_as_for_a_hundred(callers: int) -> None:
+    async def work() -> None:
+        clock, partitions = Clock(), [TopicPartition("t", number) for number in range(callers)]
+        kafka = KafkaInMemory({tp: {1: "/disk/a"} for tp in partitions})
+
+        async def sleep(seconds: float) -> None:
+            await asyncio.sleep(0)
+            clock.now += seconds
+
+        it = ClusterReader(cast(AdminPool, kafka), clock, sleep)
+
+        async def follow(tp: TopicPartition) -> None:
+            while clock.now < 160:
+                assert tp in (await it.of([tp], [1])).partitions
+                clock.now += 1e-6
+
+        await asyncio.gather(*map(follow, partitions))
+        reads = 60 / SPACING
+        assert reads - 1 <= kafka.requests.count("cluster") <= reads + 2
 
     asyncio.run(work())

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from activities.kafka_admin import reader
 from activities.kafka_admin.errors import NoResponse
 from activities.kafka_admin.pool import AdminPool
 from activities.kafka_admin.reader import ClusterReader
@@ -42,6 +43,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CANCEL_PATIENCE", 0.1),
     ):
         monkeypatch.setattr(lane_steps, name, value)
+    monkeypatch.setattr(reader, "SPACING", 0.0)
 
 
 def play(work: Callable[[KafkaInMemory, LaneSteps], Coroutine[Any, Any, None]]) -> None:
