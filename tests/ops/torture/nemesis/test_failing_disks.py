@@ -13,7 +13,7 @@ from ops.faults.rules import Rule
 from ops.stack.errors import OpsError
 from ops.torture.nemesis import failing_disks
 from ops.torture.nemesis.book import Book
-from ops.torture.nemesis.decisions import ON_DISKS, Decision
+from ops.torture.nemesis.decisions import Decision
 from ops.torture.nemesis.failing_disks import FailingDisks
 from ops.torture.nemesis.faults import Busy, Faults
 from ops.torture.nemesis.moving import Moving
@@ -119,10 +119,6 @@ def at(action: str, *picks: float) -> Decision:
 
 def rules(cluster: Cluster) -> list[Rule]:
     return [Rule(**did[2]) for did in cluster.did if did[0] == "fail_disk"]
-
-
-def test_every_action_has_a_weight(tmp_path: Path, book: Book) -> None:
-    assert disks(Cluster(tmp_path), book).deeds.keys() == ON_DISKS.keys()
 
 
 @pytest.mark.parametrize(
