@@ -22,10 +22,10 @@ from tests.conformance.configs.values import (
     STATIC,
     alter,
     describe,
-    number,
     rows,
     synonyms,
 )
+from tests.support.refused_configs import number
 
 
 def test_configs_of_a_topic(cluster: Cluster, topic: str) -> None:

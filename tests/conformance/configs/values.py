@@ -7,6 +7,7 @@ from typing import Any
 
 from storage_node.config.changes import Op
 from tests.conformance.clusters import BROKER_RESOURCE, NODES, Cluster
+from tests.support.refused_configs import Ops
 
 OWN, BY_BROKER, BY_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttled"
@@ -18,8 +19,6 @@ OURS = {
 }
 #: What Kafka itself sets for all brokers, so that its in-sync replicas cannot get fewer (KIP-966).
 BY_KAFKA = "min.insync.replicas"
-
-Ops = list[tuple[str, int, str | None]]
 
 
 def describe(cluster: Cluster, kind: int, name: str, node: int = 1, **more: Any) -> Any:
@@ -42,10 +41,6 @@ def alter(cluster: Cluster, kind: int, name: str, ops: Ops, node: int = 1, **mor
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
     (row,) = cluster.call("IncrementalAlterConfigs", 1, node=node, resources=[resource], **more).responses
     return int(row.error_code), row.error_message or ""
-
-
-def number(name: str, value: str, kind: str) -> str:
-    return f"Invalid value {value} for configuration {name}: Not a number of type {kind}"
 
 
 def clear(cluster: Cluster) -> None:

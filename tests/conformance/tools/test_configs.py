@@ -14,10 +14,10 @@ from tests.conformance.configs.values import (
     LEADER,
     OURS,
     clear,
-    number,
     rows,
 )
 from tests.conformance.conftest import Tools
+from tests.support.refused_configs import number
 
 CONFIGS = "kafka-configs"
 

@@ -9,14 +9,13 @@ from typing import Any
 from storage_node.config.changes import Op
 from storage_node.model.ids import TopicPartition
 from tests.support.nodes.node_harness import Harness, running
+from tests.support.refused_configs import Ops
 from tests.support.wire import Client
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 OWN, BY_BROKER, BY_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 REPLICAS = "leader.replication.throttled.replicas"
-
-Ops = list[tuple[str, int, str | None]]
 
 
 class Node:
