@@ -7,10 +7,9 @@ machine that is busy with other things is given up, and what the run has done so
 
 from __future__ import annotations
 
-import gc
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -113,15 +112,6 @@ class Limit:
             ]
             for at in range(0, len(rows), 2000):  # as many as a node puts into one command
                 self.submit(leader, {"do": "alter_partitions", "node": leader, "partitions": rows[at : at + 2000]})
-
-
-@pytest.fixture
-def own_time() -> Iterator[None]:
-    """What tests before have left in this process is not looked through by the garbage collector at this one's cost."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("nodes", [3, 9])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -321,15 +320,6 @@ def test_node_with_an_offline_directory_confirms_nothing(monkeypatch: pytest.Mon
     it.submit(batch(1, create("u"), pair=it.pair), new_id)
     told(it)
     assert deleted(it) == []
-
-
-@pytest.fixture
-def own_time() -> Iterator[None]:
-    """What tests before have left in this process is not looked through by the garbage collector at this one's cost."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("factor", [1, 3])
