@@ -1,5 +1,6 @@
 """`python -m ops.analytics EXPORT_DIR OUT_DIR [--as-of ISO] [--sla FILE] [--slo FILE] [--temporal-ui URL] [--json]`,
-and `--since ISO`, `--open` and `--kind KIND`, which choose the moves that are listed.
+`--tables LOCATION`, and `--since ISO`, `--open` and `--kind KIND`, which choose the moves that are listed.
+spark-submit runs this file too (`ops.analytics.submit`).
 
 Exit codes: 0 report written, 1 failure, 2 wrong usage or no readable export, 3 no Java or no Delta Lake.
 """
@@ -12,7 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+if not __package__:
+    # spark-submit has put this folder, and the archive for its workers, first. The pages' templates are files here.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
 from ops.analytics.errors import AnalyticsError
+from ops.analytics.location import export_folder
 from ops.analytics.schema.words import KINDS
 from ops.dashboards import links
 
@@ -22,8 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ops.analytics", description="Report on replica moves from exported workflow histories."
     )
-    parser.add_argument("export_dir", type=Path, help="folder that ExportHistory writes to")
+    parser.add_argument("export_dir", help="folder that ExportHistory writes to")
     parser.add_argument("out_dir", type=Path, help="folder for report.html and the tables")
+    parser.add_argument(
+        "--tables", metavar="LOCATION", default="", help="path or URI of the tables (default: OUT_DIR/tables)"
+    )
     parser.add_argument("--as-of", metavar="ISO", help="report for this time instead of the newest export's")
     parser.add_argument("--sla", type=Path, metavar="FILE", help="rules for the SLAs of moves that come without one")
     parser.add_argument("--slo", type=Path, metavar="FILE", help="SLOs in TOML instead of the package's own")
@@ -46,12 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rehome: --temporal-ui {error}", file=sys.stderr)
         return 2
     try:
+        exports = export_folder(chosen.export_dir)
+    except ValueError as error:
+        print(f"rehome: {error}", file=sys.stderr)
+        return 2
+    try:
         from ops.analytics.job import run, time_of
         from ops.analytics.report import Only
         from ops.analytics.table import print_report
 
         only = Only(time_of(chosen.since) if chosen.since else None, chosen.open, tuple(chosen.kind))
-        summary = run(chosen.export_dir, chosen.out_dir, chosen.as_of, chosen.sla, ui, only, chosen.slo)
+        summary = run(exports, chosen.out_dir, chosen.as_of, chosen.sla, ui, only, chosen.slo, chosen.tables)
     except AnalyticsError as error:
         print(f"rehome: {error}", file=sys.stderr)
         return error.code

@@ -22,9 +22,10 @@ from ops.analytics.gold.sla import judged, sla_summary
 from ops.analytics.gold.slos import read_slos
 from ops.analytics.lake.ingest import ingest_exports, keep, newest_export, newest_time
 from ops.analytics.lake.tables import Lake
+from ops.analytics.location import is_uri, tables_root
 from ops.analytics.page import write_page, write_text
 from ops.analytics.report import ALL, Only, Report, Shown, build
-from ops.analytics.session import spark_session, tasks_for
+from ops.analytics.session import CORES, spark_session, tasks_for
 from ops.analytics.silver.build import Silver, silver
 from ops.analytics.silver.failures import replica_failures
 from ops.dashboards.site.collect import Sources, collect
@@ -59,13 +60,13 @@ class Summary:
     quarantined: int
     page: Path
     site: Path
-    tables: Path
+    tables: str
     report: Report
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary and all moves as JSON values."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "report"}
-        plain |= {"page": str(self.page), "site": str(self.site), "tables": str(self.tables)}
+        plain |= {"page": str(self.page), "site": str(self.site)}
         return plain | {
             "moves_table": [asdict(move) for move in self.report.moves],
             "slos": [asdict(budget) for budget in self.report.budgets],
@@ -84,25 +85,33 @@ def run(
     temporal_ui: str = "",
     only: Only = ALL,
     slo_file: Path | None = None,
+    tables: str = "",
 ) -> Summary:
-    """Ingest the new exports of a folder into `out_dir`/tables, write `out_dir`/report.html, report.json and the site,
+    """Ingest the new exports of a folder into the tables, write `out_dir`/report.html, report.json and the site,
     and return their summary.
 
     `as_of` (ISO 8601) is the time of the report: later events are ignored, open moves last until then. The default is
     the time of the newest export. `temporal_ui` is the address of Temporal's UI, for the site's links to runs; without
     it there are none. `only` are the moves that the page and the summary list; the site has filters of its own.
-    `slo_file` has the SLOs (default: the package's own). Raises AnalyticsError.
+    `slo_file` has the SLOs (default: the package's own). `tables` is their location, a path or a URI (default:
+    `out_dir`/tables). Raises AnalyticsError.
     """
     wanted = time_of(as_of) if as_of else None
     rules = replace(read_rules(rules_file), slos=read_slos(slo_file))
-    if not newest_export(export_dir) and not (out_dir / TABLES).is_dir():
-        raise NoExport(f"{export_dir} contains no export: create one with `rehome export`, then try again")
+    root = tables_root(tables or str(out_dir / TABLES))
+    remote, nothing = is_uri(root), not newest_export(export_dir)
+    none = NoExport(f"{export_dir} contains no export: create one with `rehome export`, then try again")
+    if nothing and not remote and not Path(root).is_dir():
+        raise none
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AnalyticsError(f"cannot create the folder {out_dir} ({error.strerror}): choose another one") from error
-    with spark_session(out_dir / ".spark", tasks=tasks_for(export_dir, out_dir / TABLES)) as spark:
-        lake = Lake(spark, (out_dir / TABLES).absolute())
+    sizes = CORES if remote else tasks_for(export_dir, Path(root))
+    with spark_session(out_dir / ".spark", tasks=sizes) as spark:
+        lake = Lake(spark, root)
+        if nothing and not lake.exists(schema.INGESTS):
+            raise none
         ingest_exports(lake, export_dir, rules)
         at = wanted or newest_time(lake)
         made = stored(lake) if wanted is None else at_time(lake, wanted)
@@ -130,7 +139,7 @@ def run(
         quarantined=report.quarantined,
         page=page,
         site=first,
-        tables=out_dir / TABLES,
+        tables=root,
         report=report,
     )
     write_text(out_dir / SUMMARY, json.dumps(summary.to_json(), indent=2) + "\n")

@@ -135,6 +135,8 @@ def _given_session(scratch: Path) -> Iterator[Any]:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
+    # A query has the locations of tables, in which ${name} stands for itself.
+    session.conf.set("spark.sql.variable.substitute", "false")
     try:
         with _one_error(None):
             yield session

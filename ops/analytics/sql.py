@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.analytics.errors import AnalyticsError, BadQuery, NoTables
+from ops.analytics.location import is_uri, tables_root
 
 #: Rows that are printed without --limit.
 MOST = 1000
@@ -36,23 +37,24 @@ class Result:
     more: bool
 
 
-def query(spark: Any, tables: Path, text: str, limit: int = MOST) -> Result:
+def query(spark: Any, tables: str | Path, text: str, limit: int = MOST) -> Result:
     """Run a query; rows beyond `limit` are left out (0: none). Times are ISO 8601 in UTC.
 
-    Raises NoTables if the folder has no tables or older ones, BadQuery for a query that writes, or that Spark rejects.
+    `tables` is a path or a URI. Raises NoTables if it has no tables or older ones, BadQuery for a query that writes, or that Spark rejects.
     """
     from pyspark.errors import PySparkException
 
     from ops.analytics import readonly
     from ops.analytics.lake.tables import Lake
-    from ops.analytics.schema import TABLES
+    from ops.analytics.schema import INGESTS, TABLES
 
-    if not any((tables / table.path / "_delta_log").is_dir() for table in TABLES):
+    root = tables_root(str(tables))
+    lake, logs = Lake(spark, root), (Path(root) / table.path / "_delta_log" for table in TABLES)
+    if not (lake.exists(INGESTS) if is_uri(root) else any(log.is_dir() for log in logs)):
         raise NoTables(f"{tables} contains no tables: make them with `rehome report`, or name their folder")
     text = text.strip().rstrip(";").strip()
     try:
         readonly.check_parsed(spark, text)
-        lake = Lake(spark, tables.absolute())
         for layer in dict.fromkeys(table.layer for table in TABLES):
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {layer}")
         # Only what the query names: looking at a table takes a second.
@@ -110,19 +112,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ops.analytics.sql", description="Query the tables of the analytics."
     )
-    parser.add_argument("tables", type=Path, help="folder of the tables: `tables` beside a report")
+    parser.add_argument("tables", help="path or URI of the tables: `tables` beside a report")
     parser.add_argument("query", help='such as "SELECT outcome, count(*) FROM moves GROUP BY outcome"')
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a JSON list with an object per row")
     form.add_argument("--csv", action="store_true", help="print comma-separated values with a header")
     parser.add_argument("--limit", type=_number, default=MOST, metavar="N", help=f"rows to print, 0 for all ({MOST})")
     chosen = parser.parse_args(arguments)
-    from ops.analytics.session import spark_session, tasks_for
+    from ops.analytics.session import CORES, spark_session, tasks_for
 
     # PySpark prints each error of a query as JSON with its stack, before it raises it.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     try:
-        tasks = tasks_for(chosen.tables)
+        tasks = CORES if is_uri(chosen.tables) else tasks_for(Path(chosen.tables))
         with (
             tempfile.TemporaryDirectory(prefix="rehome-sql-") as scratch,
             spark_session(Path(scratch), tasks=tasks) as spark,

@@ -18,6 +18,7 @@ import typer
 from typer.exceptions import TyperException
 
 from ops.cli import cluster, dirs, history, node, replicas, sql, stack, topic, torture
+from ops.cli.analytics import analytics
 from ops.cli.control import control
 from ops.cli.dashboard import dashboard
 from ops.cli.moves import move
@@ -41,6 +42,7 @@ app.add_typer(replicas.app, name="replicas")
 app.add_typer(storage.app, name="storage")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(plan.app, name="plan")
+app.add_typer(analytics.app, name="analytics")
 move.register(app)
 control.register(app)
 drain.register(app)

@@ -84,15 +84,40 @@ def build_report(
     if temporal_ui:
         command += ["--temporal-ui", temporal_ui]
     command += chosen
+    return run_job(command, environment, out, say=say, as_json=as_json)
+
+
+def run_job(
+    command: Sequence[str],
+    settings: dict[str, str],
+    out: Path,
+    *,
+    say: Callable[[str], None],
+    as_json: bool = False,
+    folder: Path | None = None,
+    seconds: float = JOB_SECONDS,
+) -> Report:
+    """Run a command that makes the report in `out`, from `folder`, with these environment variables beside the
+    process's; it is ended after so many seconds.
+
+    Raises `OpsError` with the job's own sentence, or the last line of its log, if the job fails.
+    """
     log = out / "spark.log"
-    text = _run(command, environment, log, say)
+    text = _run(command, settings, log, say, folder, seconds)
     page = out / "report.html"
     if not page.is_file():
         raise OpsError(f"the Spark job ended without a report in {out}; see its log {log}")
     return Report(page, text, _summary(text, log) if as_json else None)
 
 
-def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[[str], None]) -> str:
+def _run(
+    command: Sequence[str],
+    settings: dict[str, str],
+    log: Path,
+    say: Callable[[str], None],
+    folder: Path | None,
+    seconds: float,
+) -> str:
     started = time.monotonic()
     reported = started
     say("Spark is reading the histories")
@@ -100,13 +125,19 @@ def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[
     printed = log.with_name("report.txt")
     with log.open("wb") as errors, printed.open("wb") as text:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=text, stderr=errors, env=environment, start_new_session=True
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=text,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
         )
         try:
             while process.poll() is None:
                 now = time.monotonic()
-                if now - started > JOB_SECONDS:
-                    raise ResponseTimeout(f"the Spark job has not ended after {JOB_SECONDS:.0f} s; see its log {log}")
+                if now - started > seconds:
+                    raise ResponseTimeout(f"the Spark job has not ended after {seconds:.0f} s; see its log {log}")
                 if now - reported >= PROGRESS_SECONDS:
                     reported = now
                     say(f"Spark is running ({now - started:.0f} s)")
@@ -115,6 +146,8 @@ def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[
             _end(process)
     if process.returncode:
         lines = log.read_text(errors="replace").strip().splitlines()
+        # Spark on a cluster logs its own end after the job's sentence.
+        lines = [line.removeprefix("rehome: ") for line in lines if line.startswith("rehome: ")] or lines
         raise OpsError(
             f"the Spark job failed (exit code {process.returncode}): {lines[-1] if lines else 'no output'}; "
             f"its log is {log}"

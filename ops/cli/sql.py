@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ops.analytics.location import tables_root
 from ops.cli import spark
 from ops.cli.options import Data, Json
 from ops.cli.target import resolve
@@ -27,6 +28,10 @@ def sql(
         Path | None,
         typer.Option("--report", metavar="DIR", help="Folder of the report (default: the stack's, DATA/report)."),
     ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option("--tables", metavar="LOCATION", help="Path or URI of the tables (default: those of the report)."),
+    ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values with a header.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="Rows to print; 0 prints all.")] = 1000,
     data: Data = None,
@@ -36,14 +41,13 @@ def sql(
     if json and csv:
         raise UsageError("--json and --csv exclude each other")
     text = sys.stdin.read() if query == "-" else query
-    folder = (report.expanduser() if report else _report_of(data)).absolute()
-    tables = folder / "tables"
-    if not tables.is_dir():
-        raise UsageError(f"{folder} contains no tables: make them with rehome report, or name its folder with --report")
+    if tables and report:
+        raise UsageError("--tables and --report exclude each other")
+    where = tables_root(tables) if tables else _tables_of((report.expanduser() if report else _report_of(data)).absolute())
     form = ["--json"] if json else ["--csv"] if csv else []
-    command = [sys.executable, "-m", "ops.analytics.sql", *form, "--limit", str(limit), "--", str(tables), text]
+    command = [sys.executable, "-m", "ops.analytics.sql", *form, "--limit", str(limit), "--", where, text]
     done = subprocess.run(command, check=False, env={**os.environ, **spark.settings()}, stderr=subprocess.PIPE)
-    _pass_on(done.returncode, done.stderr.decode(errors="replace"), str(folder))
+    _pass_on(done.returncode, done.stderr.decode(errors="replace"), where)
 
 
 def _pass_on(code: int, text: str, where: str) -> None:
@@ -55,6 +59,13 @@ def _pass_on(code: int, text: str, where: str) -> None:
     last = lines[-1].removeprefix("rehome: ") if lines else f"the query failed without a message (exit code {code})"
     # The job's code 3, no Java or no Delta Lake, is a failure here: the command's 3 stands for a partial answer.
     raise (UsageError if code == ExitCode.USAGE else OpsError)(last, where=where)
+
+
+def _tables_of(folder: Path) -> str:
+    tables = folder / "tables"
+    if not tables.is_dir():
+        raise UsageError(f"{folder} contains no tables: make them with rehome report, or name its folder with --report")
+    return str(tables)
 
 
 def _report_of(data: Path | None) -> Path:

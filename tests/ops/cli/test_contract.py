@@ -62,6 +62,7 @@ COMMANDS = [
     ["throttles"],
     ["show"],
     ["sql"],
+    ["analytics", "submit"],
     ["dirs", "history"],
 ]
 
