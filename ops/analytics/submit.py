@@ -12,7 +12,8 @@ import shlex
 import sys
 import xml.etree.ElementTree as ET
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,14 @@ JOB = Path(__file__).with_name("__main__.py")
 UNPACKED = "environment"
 #: The archive of the sources; zip has no times before this one, and the same sources give the same bytes.
 SOURCES, _EPOCH = "rehome.zip", (1980, 1, 1, 0, 0, 0)
+#: What Delta Lake's packages name beside the pom's: Spark includes it, or it is not used. Else spark-submit would send
+#: 80 MB of other versions to each worker.
+_EXCLUDED = (
+    *("com.fasterxml.jackson.*:*", "com.github.luben:*", "com.google.code.findbugs:*", "commons-logging:*"),
+    *("commons-pool:*", "io.airlift:*", "javax.annotation:*", "org.apache.hadoop:hadoop-client-*"),
+    *("org.apache.logging.log4j:*", "org.apache.parquet:*", "org.apache.spark:*", "org.locationtech.jts:*"),
+    *("org.openapitools:*", "org.roaringbitmap:*", "org.slf4j:*", "org.xerial.snappy:*"),
+)
 _MAVEN = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
@@ -82,7 +91,7 @@ def find_spark_submit(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def submission(program: Path, cluster: Cluster, scratch: Path, arguments: Sequence[str]) -> Submission:
-    """Return the call of spark-submit for the job with these arguments, with the archive of `pack_sources` in `scratch`.
+    """Return the call of spark-submit for the job with these arguments, with what `prepare` writes to `scratch`.
 
     Without an archive of an environment the workers run the Python of this process's path, which they need to have.
     """
@@ -92,6 +101,7 @@ def submission(program: Path, cluster: Cluster, scratch: Path, arguments: Sequen
         (
             *(str(program), "--master", cluster.master, "--deploy-mode", "client"),
             *("--packages", ",".join([*delta_packages(), *cluster.packages])),
+            *("--exclude-packages", ",".join(_EXCLUDED)),
             *("--py-files", str(scratch / SOURCES)),
             *(("--archives", f"{cluster.archive}#{UNPACKED}") if cluster.archive else ()),
             *(word for setting in settings for word in ("--conf", setting)),
@@ -101,13 +111,25 @@ def submission(program: Path, cluster: Cluster, scratch: Path, arguments: Sequen
     )
 
 
-def pack_sources(scratch: Path) -> Path:
-    """Write the archive of the sources to `scratch`, in one step, and return it. Raises OSError."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    target = scratch / SOURCES
-    temporary = target.with_name(f".{SOURCES}.{os.getpid()}.tmp")
-    with zipfile.ZipFile(temporary, "w") as archive:
+def prepare(scratch: Path) -> None:
+    """Write what a submission needs to `scratch`, each file in one step. Raises OSError.
+
+    It is the archive of the sources, and the program by which the driver runs this Python: Spark starts Python beside
+    the driver, to list exports, by the same relative path as its workers do.
+    """
+    program = scratch / UNPACKED / "bin" / "python"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with _replaced(program) as temporary:
+        temporary.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        temporary.chmod(0o755)
+    with _replaced(scratch / SOURCES) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for path in sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")):
-            archive.writestr(zipfile.ZipInfo(str(path.relative_to(ROOT)), _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
-    temporary.replace(target)
-    return target
+            name = zipfile.ZipInfo(str(path.relative_to(ROOT)), _EPOCH)
+            archive.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    yield temporary
+    temporary.replace(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -146,8 +147,10 @@ def _run(
             _end(process)
     if process.returncode:
         lines = log.read_text(errors="replace").strip().splitlines()
-        # Spark on a cluster logs its own end after the job's sentence.
-        lines = [line.removeprefix("rehome: ") for line in lines if line.startswith("rehome: ")] or lines
+        # On a cluster Spark's log follows the job's sentence, or its stack trace: a time begins each of its lines.
+        own = [line for line in lines if not re.match(r"\d\d/\d\d/\d\d ", line)]
+        said = [line.removeprefix("rehome: ") for line in own if line.startswith("rehome: ")]
+        lines = said or own or lines
         raise OpsError(
             f"the Spark job failed (exit code {process.returncode}): {lines[-1] if lines else 'no output'}; "
             f"its log is {log}"

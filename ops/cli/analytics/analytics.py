@@ -90,7 +90,7 @@ def submit(
     settings = spark.settings()
     try:
         call = submitting.submission(submitting.find_spark_submit(), cluster, scratch, arguments)
-        submitting.pack_sources(scratch)
+        submitting.prepare(scratch)
     except AnalyticsError as error:
         raise OpsError(str(error)) from error
     except OSError as error:
