@@ -22,7 +22,7 @@ from ops.analytics.gold.sla import judged, sla_summary
 from ops.analytics.gold.slos import read_slos
 from ops.analytics.lake.ingest import ingest_exports, keep, newest_export, newest_time
 from ops.analytics.lake.tables import Lake
-from ops.analytics.location import is_uri, tables_root
+from ops.analytics.location import SUMMARY, is_uri, tables_root
 from ops.analytics.page import write_page, write_text
 from ops.analytics.report import ALL, Only, Report, Shown, build
 from ops.analytics.session import CORES, spark_session, tasks_for
@@ -36,8 +36,6 @@ from ops.dashboards.site.write import write_site
 TABLES = "tables"
 #: The folder of the site.
 SITE = "site"
-#: The file beside the page with the summary and the moves as JSON.
-SUMMARY = "report.json"
 
 
 @dataclass(frozen=True, slots=True)

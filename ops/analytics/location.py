@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+#: The file beside the page with the summary and the moves as JSON.
+SUMMARY = "report.json"
+
 
 def is_uri(location: str) -> bool:
     """Return whether a location is a URI, such as hdfs://name/path, and not a plain path."""

@@ -40,7 +40,8 @@ class Result:
 def query(spark: Any, tables: str | Path, text: str, limit: int = MOST) -> Result:
     """Run a query; rows beyond `limit` are left out (0: none). Times are ISO 8601 in UTC.
 
-    `tables` is a path or a URI. Raises NoTables if it has no tables or older ones, BadQuery for a query that writes, or that Spark rejects.
+    `tables` is a path or a URI. Raises NoTables if it has no tables or older ones, BadQuery for a query that writes, or
+    that Spark rejects.
     """
     from pyspark.errors import PySparkException
 

@@ -86,7 +86,9 @@ def find_spark_submit(environment: Mapping[str, str] = os.environ) -> Path:
             raise NoSparkSubmit("spark-submit was not found: pyspark is not installed; install it or set SPARK_HOME")
         program = Path(spec.origin).parent / "bin" / "spark-submit"
     if not os.access(program, os.X_OK):
-        raise NoSparkSubmit(f"spark-submit was not found: {program} is not a program; set SPARK_HOME to a Spark's folder")
+        raise NoSparkSubmit(
+            f"spark-submit was not found: {program} is not a program; set SPARK_HOME to a Spark's folder"
+        )
     return program
 
 

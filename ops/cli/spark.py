@@ -146,16 +146,31 @@ def _run(
         finally:
             _end(process)
     if process.returncode:
-        lines = log.read_text(errors="replace").strip().splitlines()
-        # On a cluster Spark's log follows the job's sentence, or its stack trace: a time begins each of its lines.
-        own = [line for line in lines if not re.match(r"\d\d/\d\d/\d\d ", line)]
-        said = [line.removeprefix("rehome: ") for line in own if line.startswith("rehome: ")]
-        lines = said or own or lines
         raise OpsError(
-            f"the Spark job failed (exit code {process.returncode}): {lines[-1] if lines else 'no output'}; "
+            f"the Spark job failed (exit code {process.returncode}): "
+            f"{reason(log.read_text(errors='replace'), printed.read_text(errors='replace'))}; "
             f"its log is {log}"
         )
     return printed.read_text(errors="replace")
+
+
+def reason(log: str, printed: str) -> str:
+    """Return why a job failed: its own sentence, else Spark's last error, else the last line that is not of a stack.
+
+    spark-submit prints what its driver writes to standard error, and Spark's log follows it.
+    """
+    lines = f"{log}\n{printed}".splitlines()
+    stamp = r"\d\d/\d\d/\d\d [\d:]+ "
+    for pattern in (
+        r"rehome: (.*)",
+        stamp + r"ERROR [^:]+: (.*)",
+        r"((?:Exception in thread |[\w.]+(?:Error|Exception)\b).*)",
+        rf"(?!{stamp})(\S.*)",
+    ):
+        found = [match[1] for line in lines if (match := re.match(pattern, line))]
+        if found:
+            return found[-1]
+    return "no output"
 
 
 def _width() -> int:

@@ -43,7 +43,9 @@ def sql(
     text = sys.stdin.read() if query == "-" else query
     if tables and report:
         raise UsageError("--tables and --report exclude each other")
-    where = tables_root(tables) if tables else _tables_of((report.expanduser() if report else _report_of(data)).absolute())
+    where = (
+        tables_root(tables) if tables else _tables_of((report.expanduser() if report else _report_of(data)).absolute())
+    )
     form = ["--json"] if json else ["--csv"] if csv else []
     command = [sys.executable, "-m", "ops.analytics.sql", *form, "--limit", str(limit), "--", where, text]
     done = subprocess.run(command, check=False, env={**os.environ, **spark.settings()}, stderr=subprocess.PIPE)

@@ -1,13 +1,14 @@
 """rehome analytics submit: the report's job on a Spark cluster.
 
-It is not an option of `rehome report`, which exports first and needs nothing but Java: a user who has a cluster looks for
-spark-submit's word, and gives it a cluster, locations and settings that a local report has no use for.
+It is not an option of `rehome report`, which exports first and needs nothing but Java: a user who has a cluster looks
+for spark-submit's word, and gives it a cluster, locations and settings that a local report has no use for.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from json import loads
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ import typer
 
 from ops.analytics import submit as submitting
 from ops.analytics.errors import AnalyticsError
-from ops.analytics.location import export_folder, tables_root
+from ops.analytics.location import SUMMARY, export_folder, tables_root
 from ops.cli import output, spark
 from ops.cli.options import Json, group
 from ops.stack.errors import OpsError, UsageError
@@ -54,9 +55,7 @@ def submit(
     ] = None,
     packages: Annotated[
         list[str] | None,
-        typer.Option(
-            "--packages", metavar="COORDINATES", help="A Maven package beside Delta Lake's; may be repeated."
-        ),
+        typer.Option("--packages", metavar="COORDINATES", help="A Maven package beside Delta Lake's; may be repeated."),
     ] = None,
     conf: Conf = None,
     sla: Annotated[
@@ -83,7 +82,7 @@ def submit(
         raise UsageError(f"--archives {archives} is not a file")
     if "," in f"{scratch}{archive or ''}":
         raise UsageError("--out and --archives must not contain a comma: spark-submit takes it for a list")
-    arguments = [str(exports), str(out), "--tables", tables_root(tables), *(["--json"] if json else [])]
+    arguments = [str(exports), str(out), "--tables", tables_root(tables)]
     for option, file in (("--sla", sla), ("--slo", slo)):
         arguments += [option, str(file.expanduser().absolute())] if file else []
     cluster = submitting.Cluster(master, str(archive or ""), packages or (), conf or ())
@@ -101,11 +100,11 @@ def submit(
         else:
             typer.echo(call.shell())
         return
-    made = spark.run_job(
-        call.command, settings, out, say=output.say, as_json=json, folder=call.folder, seconds=math.inf
-    )
+    made = spark.run_job(call.command, settings, out, say=output.say, folder=call.folder, seconds=math.inf)
     if json:
-        output.print_json({"report": str(made.page), "export": str(exports), "summary": made.summary})
+        # The job's own --json would be mixed with its warnings, which spark-submit prints beside it.
+        summary = loads((out / SUMMARY).read_text())
+        output.print_json({"report": str(made.page), "export": str(exports), "summary": summary})
         return
     typer.echo(made.text.rstrip())
     typer.echo(f"report: {made.page}")

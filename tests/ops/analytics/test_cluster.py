@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import pytest
 
 from ops.analytics import submit
 from ops.analytics.__main__ import main
+from ops.analytics.errors import NoTables
 from ops.analytics.job import run
 from ops.analytics.lake.tables import Lake
 from ops.analytics.schema import TABLES
@@ -54,7 +56,9 @@ def test_printed_command_line_has_all_that_the_cluster_needs(
     call: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "settings", dict)
-    assert cli.run([*call, "--conf", "spark.executor.memory=8g", "--packages", "org.apache.hadoop:hadoop-aws:3.4.2"]) == 0
+    assert (
+        cli.run([*call, "--conf", "spark.executor.memory=8g", "--packages", "org.apache.hadoop:hadoop-aws:3.4.2"]) == 0
+    )
     words = shlex.split(capsys.readouterr().out)
     scratch = tmp_path / "out" / ".spark"
     assert words[:3] == ["cd", str(scratch), "&&"] and Path(words[3]).name == "spark-submit"
@@ -69,9 +73,10 @@ def test_printed_command_line_has_all_that_the_cluster_needs(
     assert {"ops/analytics/lake/source.py", "activities/history/manifest.py", "storage_node/model/sla.py"} <= set(
         zipfile.ZipFile(options["--py-files"]).namelist()
     )
+    assert cli.run(call) == 0
+    words = shlex.split(capsys.readouterr().out)
     assert cli.run([*call, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["folder"], printed["command"][0], printed["command"][-1]) == (str(scratch), words[3], "--json")
+    assert json.loads(capsys.readouterr().out) == {"folder": str(scratch), "command": words[3:]}
 
 
 def test_packed_environment_is_the_python_of_the_workers_only(
@@ -138,6 +143,20 @@ def test_job_refuses_exports_at_a_uri_of_another_file_system(
     assert capsys.readouterr().err.startswith("rehome: hdfs://n/exports is not a folder: ")
 
 
+@pytest.mark.parametrize(
+    ("log", "printed", "why"),
+    [
+        ("26/11/29 01:44:13 INFO A: ended\n", "rehome: no export: why\n26/11/29 01:44:14 WARN B\n", "no export: why"),
+        ("Using a profile\n", "Traceback:\n  File x\na.b.SomeError: what\n  left\n", "a.b.SomeError: what"),
+        ("26/11/29 01:44:13 ERROR A$B: Reason: no master\n", "a.b.SomeError: None.\n", "Reason: no master"),
+        ("Exception in thread main: no\n\tat a.b(C.scala:1)\nUsing a profile\n", "", "Exception in thread main: no"),
+        ("26/11/29 01:44:13 INFO A: ended\n", "", "no output"),
+    ],
+)  # fmt: skip
+def test_failure_of_a_job_has_its_own_reason_and_not_sparks_log(log: str, printed: str, why: str) -> None:
+    assert jobs.reason(log, printed) == why
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("packed", [False, True], ids=["same python", "packed environment"])
@@ -173,15 +192,21 @@ def test_report_of_a_cluster_equals_the_local_one(
         if table.layer in ("silver", "gold"):
             found, expected = (Lake(spark, root).read(table).toPandas() for root in (tables, local.tables))
             assert sorted(map(repr, found.values.tolist())) == sorted(map(repr, expected.values.tolist())), table.name
+    with pytest.raises(NoTables):
+        query(spark, f"{tables}/none", "SELECT count(*) FROM moves")
     counted = query(spark, tables, "SELECT count(*) FROM moves WHERE outcome = 'moved'")
     assert counted.rows == query(spark, local.tables, "SELECT count(*) FROM moves WHERE outcome = 'moved'").rows
 
 
 def environment_of(folder: Path) -> Path:
-    """An archive in which `bin/python` is this process's Python: a packed environment that is small."""
+    """An archive in which `bin/python` is this process's Python, with its packages and without this one: a packed
+    environment that is small.
+    """
     program = folder / "packed" / "bin" / "python"
     program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    # Without `site` the links to sources that are installed for editing do not count.
+    path = f'PYTHONPATH="$PYTHONPATH":{shlex.quote(sysconfig.get_path("purelib"))}'
+    program.write_text(f'#!/bin/sh\n{path} exec {shlex.quote(sys.executable)} -S "$@"\n')
     program.chmod(0o755)
     archive = folder / "environment.tar.gz"
     subprocess.run(["tar", "-C", str(folder / "packed"), "-czf", str(archive), "."], check=True)
@@ -200,6 +225,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[Path]]]:
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:+UseSerialGC",
     }
+    del environment["PYTHONPATH"]  # a worker of a real cluster does not have it
     folder.mkdir()
     with ExitStack() as stack:
 
@@ -230,9 +256,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[Path]]]:
         master = start("master", "master.Master")(r"Starting Spark master at (spark://\S+)")[1]
         workers = [folder / "worker-1", folder / "worker-2"]
         resources = ("--cores", "1", "--memory", "600m")
-        ready = [
-            start(one.name, "worker.Worker", *resources, "--work-dir", str(one), master) for one in workers
-        ]
+        ready = [start(one.name, "worker.Worker", *resources, "--work-dir", str(one), master) for one in workers]
         for logged in ready:
             logged("Successfully registered with master")
         yield master, workers

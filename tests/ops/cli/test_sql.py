@@ -12,6 +12,7 @@ import pytest
 
 from ops.cli import main as cli
 from ops.cli import spark
+from ops.stack.errors import ExitCode
 
 
 @pytest.fixture
@@ -40,6 +41,14 @@ def test_failure_of_the_job_is_an_error_of_the_command(
 def test_what_a_job_tells_beside_its_rows_is_passed_on(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["sql", "--report", str(job), "0"]) == 0
     assert capfd.readouterr().err == "noise\nrehome: what failed: why\n"
+
+
+def test_tables_may_be_at_a_uri_without_a_report(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (job / "job").write_text('#!/bin/sh\necho "$@"\n')
+    assert cli.run(["sql", "--tables", "hdfs://name/tables/", "select 1"]) == 0
+    assert capfd.readouterr().out.endswith("-- hdfs://name/tables select 1\n")
+    assert cli.run(["sql", "--tables", "hdfs://name/tables", "--report", str(job), "select 1"]) == ExitCode.USAGE
+    assert "--tables and --report exclude each other" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "table"])
