@@ -225,7 +225,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[Path]]]:
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:+UseSerialGC",
     }
-    del environment["PYTHONPATH"]  # a worker of a real cluster does not have it
+    environment.pop("PYTHONPATH", None)  # a worker of a real cluster does not have it
     folder.mkdir()
     with ExitStack() as stack:
 

@@ -112,7 +112,7 @@ def test_node_serves_from_its_own_image_without_a_controller(tmp_path: Path) -> 
         harness.node = Node(make_config(harness.paths), None)
         harness.node.start()
         assert harness.node.metadata.image.version > 0
-        harness.produce("t", [b"y"] * 5, enable_idempotence=False)
+        harness.produce("t", [b"y"] * 5)
         assert len(harness.consume("t", 10)) == 10
         registration = harness.node.registration()
         assert registration.image and registration.known_version == harness.node.metadata.image.version

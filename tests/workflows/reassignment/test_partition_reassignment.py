@@ -253,31 +253,29 @@ def test_cancel_while_the_controller_is_unavailable_leaves_no_throttle(
     run(temporal_server, task_queue, scene)
 
 
-@pytest.mark.parametrize(
-    "parameter, path",
-    [
-        ({"topic": "t", "partition": 0}, "$.replicas"),
-        ([{"topic": "t", "partition": 0, "replicas": [1, 1]}], "$[0].replicas[1]"),
-        ({"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["b"]}, "$.log_dirs[0]"),
-        ({"topic": "t", "partition": -1, "replicas": [2]}, "$.partition"),
-        ({"topic": "t", "partition": 0, "replicas": [2], "colour": "red"}, "$.colour"),
-        ([], "$"),
-        ({"version": 2, "partitions": []}, "$.version"),
-        ([{"topic": "t", "partition": each, "replicas": [2]} for each in range(51)], "$"),
-        ("{", "$"),
-        (None, "$"),
-        ({"made": [["t"]], "generation": 1, "version": 1}, "$.made[0]"),
-    ],
-)
-def test_invalid_parameter_fails_with_its_path(
-    temporal_server: TemporalServer, task_queue: str, parameter: Any, path: str
-) -> None:
+#: A parameter, and the path at which it is invalid.
+INVALID: list[tuple[Any, str]] = [
+    ({"topic": "t", "partition": 0}, "$.replicas"),
+    ([{"topic": "t", "partition": 0, "replicas": [1, 1]}], "$[0].replicas[1]"),
+    ({"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["b"]}, "$.log_dirs[0]"),
+    ({"topic": "t", "partition": -1, "replicas": [2]}, "$.partition"),
+    ({"topic": "t", "partition": 0, "replicas": [2], "colour": "red"}, "$.colour"),
+    ([], "$"),
+    ({"version": 2, "partitions": []}, "$.version"),
+    ([{"topic": "t", "partition": each, "replicas": [2]} for each in range(51)], "$"),
+    ("{", "$"),
+    (None, "$"),
+    ({"made": [["t"]], "generation": 1, "version": 1}, "$.made[0]"),
+]
+
+
+def test_invalid_parameter_fails_with_its_path(temporal_server: TemporalServer, task_queue: str) -> None:
     async def scene(it: Cluster) -> None:
         await it.up()
-        with pytest.raises(WorkflowFailureError) as caught:
-            await (await it.start(parameter)).result()
-        assert failure(caught.value).type == "InvalidPlan"
-        assert failure(caught.value).details[0] == path
+        for parameter, path in INVALID:
+            with pytest.raises(WorkflowFailureError) as caught:
+                await (await it.start(parameter)).result()
+            assert (failure(caught.value).type, failure(caught.value).details[0]) == ("InvalidPlan", path)
 
     run(temporal_server, task_queue, scene)
 
