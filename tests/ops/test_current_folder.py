@@ -18,7 +18,6 @@ from tests.support.report.tables import ROOT
 
 #: Functions that start another program than Python, or Python with an environment that is tested here.
 OTHERS = {
-    "ops/cli/spark.py:_run": "spark.settings",
     "ops/cli/sql.py:sql": "spark.settings",
     "ops/faults/disk.py:close": "another program",
     "ops/stack/temporal_server.py:_output": "another program",

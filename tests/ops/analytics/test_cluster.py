@@ -159,19 +159,19 @@ def test_failure_of_a_job_has_its_own_reason_and_not_sparks_log(log: str, printe
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("packed", [False, True], ids=["same python", "packed environment"])
 def test_report_of_a_cluster_equals_the_local_one(
-    spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], packed: bool
+    spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exports, here, there = tmp_path / "exports", tmp_path / "here", tmp_path / "there"
     runs = moved("a", sla=30.0), lane(), under_way()
-    export(exports, runs[0], runs[2], at=100)
-    export(exports, *runs, at=200)
-    local = run(exports, here)
     tables = (tmp_path / "lake").as_uri()
-    environment = ["--archives", str(environment_of(tmp_path))] if packed else []
     with cluster(tmp_path / "cluster") as (master, workers):
-        for _ in range(1 if packed else 2):  # the second finds nothing new
+        # By this Python at its path on the workers; then what is new, by a packed environment.
+        for at, some, environment in (
+            (100, (runs[0], runs[2]), []),
+            (200, runs, ["--archives", str(environment_of(tmp_path))]),
+        ):
+            export(exports, *some, at=at)
             code = cli.run(
                 [
                     *("analytics", "submit", "--master", master, "--export", exports.as_uri(), "--out", str(there)),
@@ -181,10 +181,11 @@ def test_report_of_a_cluster_equals_the_local_one(
             )
             shown = capfd.readouterr()
             assert code == 0, f"{shown.err}\n{(there / 'spark.log').read_text()[-8000:]}"
-            summary = json.loads(shown.out)["summary"]
-            of_place = {name: summary.pop(name) for name in ("page", "site", "tables")}
-            assert of_place["tables"] == tables
-            assert summary == {name: value for name, value in local.to_json().items() if name not in of_place}
+    local = run(exports, here)
+    summary = json.loads(shown.out)["summary"]
+    of_place = {name: summary.pop(name) for name in ("page", "site", "tables")}
+    assert of_place["tables"] == tables
+    assert summary == {name: value for name, value in local.to_json().items() if name not in of_place}
     ran = [sorted(path.parent.name for path in one.glob("app-*/*/stderr")) for one in workers]
     assert all(ran), "each worker ran an executor"
     assert (there / "site" / "index.html").is_file()
