@@ -1,5 +1,6 @@
 """`python -m ops.analytics EXPORT_DIR OUT_DIR [--as-of ISO] [--sla FILE] [--slo FILE] [--temporal-ui URL] [--json]`,
-`--tables LOCATION`, and `--since ISO`, `--open` and `--kind KIND`, which choose the moves that are listed.
+`--tables LOCATION`, `--since ISO`, `--open` and `--kind KIND`, which choose the moves that are listed, and
+`--follow SECONDS`, which makes the report again for each new export, and prints a line of JSON for each.
 spark-submit runs this file too (`ops.analytics.submit`).
 
 Exit codes: 0 report written, 1 failure, 2 wrong usage or no readable export, 3 no Java or no Delta Lake.
@@ -12,6 +13,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if not __package__:
     # spark-submit has put this folder, and the archive for its workers, first. The pages' templates are files here.
@@ -21,6 +23,9 @@ from ops.analytics.errors import AnalyticsError
 from ops.analytics.location import export_folder
 from ops.analytics.schema.words import KINDS
 from ops.dashboards import links
+
+if TYPE_CHECKING:
+    from ops.analytics.job import Summary
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--kind", action="append", choices=KINDS, default=[], help="list moves of this kind; repeatable"
     )
     parser.add_argument("--json", action="store_true", help="print the summary and the moves as JSON")
+    parser.add_argument(
+        "--follow", type=float, metavar="SECONDS", help="make the report again for each new export, until interrupted"
+    )
     chosen = parser.parse_args(arguments)
     try:
         ui = links.temporal_ui(chosen.temporal_ui) if chosen.temporal_ui else ""
@@ -60,12 +68,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rehome: {error}", file=sys.stderr)
         return 2
     try:
+        from ops.analytics.follow import follow
         from ops.analytics.job import run, time_of
         from ops.analytics.report import Only
+        from ops.analytics.session import spark_session
         from ops.analytics.table import print_report
 
         only = Only(time_of(chosen.since) if chosen.since else None, chosen.open, tuple(chosen.kind))
-        summary = run(exports, chosen.out_dir, chosen.as_of, chosen.sla, ui, only, chosen.slo, chosen.tables)
+
+        def report() -> Summary:
+            return run(exports, chosen.out_dir, chosen.as_of, chosen.sla, ui, only, chosen.slo, chosen.tables)
+
+        if chosen.follow is not None:
+            with spark_session(chosen.out_dir / ".spark"):  # of which each round makes use
+                follow(exports, chosen.follow, report, _tell)
+        summary = report()
     except AnalyticsError as error:
         print(f"rehome: {error}", file=sys.stderr)
         return error.code
@@ -79,6 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"site: {summary.site}")
         print(f"page: {summary.page}")
     return 0
+
+
+def _tell(round_: Summary | str) -> None:
+    """Print a round of `--follow`, or why it failed, as a line of JSON."""
+    print(json.dumps({"error": round_} if isinstance(round_, str) else round_.counts()), flush=True)
 
 
 if __name__ == "__main__":

@@ -61,11 +61,14 @@ class Summary:
     tables: str
     report: Report
 
+    def counts(self) -> dict[str, Any]:
+        """Return the summary without its tables as JSON values."""
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "report"}
+        return plain | {"page": str(self.page), "site": str(self.site)}
+
     def to_json(self) -> dict[str, Any]:
         """Return the summary and all moves as JSON values."""
-        plain = {name: getattr(self, name) for name in self.__slots__ if name != "report"}
-        plain |= {"page": str(self.page), "site": str(self.site)}
-        return plain | {
+        return self.counts() | {
             "moves_table": [asdict(move) for move in self.report.moves],
             "slos": [asdict(budget) for budget in self.report.budgets],
             "plans": [asdict(plan) for plan in self.report.plans],

@@ -94,7 +94,8 @@ def spark_session(scratch: Path, jars: Sequence[Path] = (), tasks: int = CORES) 
 
     active = SparkSession.getActiveSession()
     if active is not None:
-        yield active
+        with _one_error(None):
+            yield active
         return
     if cluster_given():
         yield from _given_session(scratch)

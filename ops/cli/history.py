@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
+from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
@@ -22,7 +23,7 @@ from ops.cli import output, spark, waits
 from ops.cli.moves import runs
 from ops.cli.options import Cluster, Data, Json, TemporalAddress, ui_address
 from ops.cli.target import Target, resolve
-from ops.stack.errors import StillRunning, UsageError
+from ops.stack.errors import OpsError, StillRunning, UsageError
 from workflows.model import names
 from workflows.model.calls import ExportResult
 
@@ -101,6 +102,15 @@ def report(
     kind: Annotated[
         list[Kind] | None, typer.Option("--kind", help="List only moves of this kind; may be repeated.")
     ] = None,
+    follow: Annotated[
+        float | None,
+        typer.Option(
+            "--follow",
+            min=1.0,
+            metavar="SECONDS",
+            help="Export and make the report again every so many seconds, until interrupted; prints a line for each.",
+        ),
+    ] = None,
     data: Data = None,
     temporal_address: TemporalAddress = None,
     cluster: Cluster = None,
@@ -109,9 +119,12 @@ def report(
     """Export workflow histories, run the Spark job, print the table of moves, and write one HTML page and a site."""
     if slo is not None:
         _check(slo)
+    if follow is not None and as_of is not None:
+        raise UsageError("--follow cannot be combined with --as-of: each report is for the time of its export")
     ui = "" if temporal_ui is None else ui_address(temporal_ui)
     chosen = [*_time("--since", since), *_time("--as-of", as_of), *(["--open"] if open_only else [])]
     chosen += [part for one in kind or () for part in ("--kind", one.value)]
+    target: Target | None = None
     if export_dir is not None:
         source = export_dir.expanduser().absolute()
         if not source.is_dir():
@@ -127,22 +140,48 @@ def report(
         output.say("exporting the histories")
         export_now(target, source)
     destination = (out.expanduser().absolute() if out else source.parent / "report").absolute()
-    made = spark.build_report(
-        source,
-        destination,
-        say=output.say,
-        as_json=json,
-        sla=sla and sla.absolute(),
-        slo=slo and slo.absolute(),
-        temporal_ui=ui,
-        chosen=chosen,
-    )
+    files = {"sla": sla and sla.absolute(), "slo": slo and slo.absolute()}
+    if follow is not None:
+        _warn(source)
+        spark.follow_report(
+            source,
+            destination,
+            follow,
+            told=lambda found: _tell(found, as_json=json),
+            export_again=lambda: _export_again(target, source),
+            temporal_ui=ui,
+            chosen=chosen,
+            **files,
+        )
+    made = spark.build_report(source, destination, say=output.say, as_json=json, temporal_ui=ui, chosen=chosen, **files)
     _warn(source)
     if json:
         output.print_json({"report": str(made.page), "export": str(source), "summary": made.summary})
         return
     typer.echo(made.text.rstrip())
     typer.echo(f"report: {made.page}")
+
+
+def _tell(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print one report of `--follow`, or on standard error why there is none."""
+    if as_json:
+        typer.echo(dumps(found))
+    elif "error" in found:
+        output.say(f"warning: no new report: {found['error']}")
+    else:
+        counts = ", ".join(f"{found[name]} {name}" for name in ("moved", "open", "failed", "cancelled"))
+        met = found["sla_met"], found["sla_met"] + found["sla_missed"]
+        sla = f"; SLA met by {met[0]} of {met[1]}" if met[1] else ""
+        typer.echo(f"as of {found['as_of']}: {found['moves']} moves: {counts}{sla}; site: {found['site']}")
+
+
+def _export_again(target: Target | None, folder: Path) -> None:
+    """Export what is new, unless somebody else does (`--export`); what fails is tried again the next time."""
+    try:
+        if target is not None:
+            export_now(target, folder)
+    except OpsError as error:
+        output.say(f"warning: the histories were not exported: {error}")
 
 
 def _check(slo: Path) -> None:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import IO, Any, NoReturn
 
 import psutil
 
@@ -72,20 +74,74 @@ def build_report(
 
     Raises `OpsError` with the last line of the job's log if the job fails.
     """
-    environment = settings()
+    command = [*_report_command(export, out, sla, slo, temporal_ui, chosen), *(["--json"] if as_json else [])]
+    return run_job(command, settings(), out, say=say, as_json=as_json)
+
+
+def follow_report(
+    export: Path,
+    out: Path,
+    every: float,
+    *,
+    told: Callable[[dict[str, Any]], None],
+    export_again: Callable[[], None],
+    sla: Path | None = None,
+    slo: Path | None = None,
+    temporal_ui: str = "",
+    chosen: Sequence[str] = (),
+) -> NoReturn:
+    """Run the job with `--follow`; `told` gets each line that it prints, and `export_again` is called every so many
+    seconds. Raises `OpsError` once the job ends.
+    """
+    command = [*_report_command(export, out, sla, slo, temporal_ui, chosen), "--follow", str(every)]
+    log = out / "spark.log"
+    with log.open("wb") as errors:
+        process = _start(command, settings(), errors, subprocess.PIPE, None)
+        lines: SimpleQueue[bytes] = SimpleQueue()
+        Thread(target=_pass_lines, args=(process, lines), daemon=True).start()
+        due = time.monotonic() + every
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=max(0.0, due - time.monotonic()))
+                except Empty:
+                    export_again()
+                    due = time.monotonic() + every
+                    continue
+                if not line:
+                    break
+                if line.startswith(b"{"):
+                    told(json.loads(line))
+        finally:
+            _end(process)
+    why = reason(log.read_text(errors="replace"), "")
+    raise OpsError(f"the Spark job ended (exit code {process.returncode}): {why}; its log is {log}")
+
+
+def _pass_lines(process: subprocess.Popen[bytes], lines: SimpleQueue[bytes]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    process.wait()
+    lines.put(b"")
+
+
+def _report_command(
+    export: Path, out: Path, sla: Path | None, slo: Path | None, temporal_ui: str, chosen: Sequence[str]
+) -> list[str]:
+    """Return the command of the job, for which the folder of the report exists now. Raises `OpsError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OpsError(f"cannot write the report to {out}: {error.strerror}; choose another folder") from error
-    command = [sys.executable, "-m", "ops.analytics", str(export), str(out), *(["--json"] if as_json else [])]
+    command = [sys.executable, "-m", "ops.analytics", str(export), str(out)]
     if sla is not None:
         command += ["--sla", str(sla)]
     if slo is not None:
         command += ["--slo", str(slo)]
     if temporal_ui:
         command += ["--temporal-ui", temporal_ui]
-    command += chosen
-    return run_job(command, environment, out, say=say, as_json=as_json)
+    return [*command, *chosen]
 
 
 def run_job(
@@ -122,18 +178,9 @@ def _run(
     started = time.monotonic()
     reported = started
     say("Spark is reading the histories")
-    environment = {**os.environ, **settings, "COLUMNS": str(_width())}
     printed = log.with_name("report.txt")
     with log.open("wb") as errors, printed.open("wb") as text:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=text,
-            stderr=errors,
-            env=environment,
-            start_new_session=True,
-        )
+        process = _start(command, settings, errors, text, folder)
         try:
             while process.poll() is None:
                 now = time.monotonic()
@@ -152,6 +199,20 @@ def _run(
             f"its log is {log}"
         )
     return printed.read_text(errors="replace")
+
+
+def _start(
+    command: Sequence[str], settings: dict[str, str], errors: IO[bytes], text: IO[bytes] | int, folder: Path | None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=text,
+        stderr=errors,
+        env={**os.environ, **settings, "COLUMNS": str(_width())},
+        start_new_session=True,
+    )
 
 
 def reason(log: str, printed: str) -> str:
