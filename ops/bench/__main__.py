@@ -41,6 +41,7 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "hostile": hostile.hostile,
     "restart": restart.restart,
     "failover": failover.failover,
+    "disk-failure": failover.disk_failure,
     "at-the-limit": at_the_limit.at_the_limit,
     "replica-catch-up": catch_up.replica_catch_up,
     "many-reassignments": many_reassignments.many_reassignments,

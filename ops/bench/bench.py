@@ -21,12 +21,14 @@ from ops.kafka.cluster import KafkaCluster
 from ops.stack import ports
 
 
-def rehome(folder: Path, verb: str, *options: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run `rehome stack VERB` for the stack in a folder; return its output. Raises RuntimeError."""
-    command = [sys.executable, "-m", "ops.cli.main", "stack", verb, "--data", str(folder), *options]
+def rehome(
+    folder: Path, verb: str, *options: str, environment: Mapping[str, str] | None = None, group: str = "stack"
+) -> str:
+    """Run `rehome GROUP VERB` for the stack in a folder; return its output. Raises RuntimeError."""
+    command = [sys.executable, "-m", "ops.cli.main", group, verb, "--data", str(folder), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=environment)
     if done.returncode:
-        raise RuntimeError(f"rehome stack {verb} failed: {done.stderr.strip()}")
+        raise RuntimeError(f"rehome {group} {verb} failed: {done.stderr.strip()}")
     return done.stdout
 
 

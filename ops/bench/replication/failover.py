@@ -1,4 +1,5 @@
-"""The time without a leader after a node is killed, stopped or frozen, the controller is killed, or both.
+"""The time without a leader after a node is killed, stopped or frozen, a disk of it fails, the controller is killed,
+or both.
 
 Each failure is repeated `--rounds` times, because the age of the lease is random. The table has the median and the
 worst; the target applies to the worst.
@@ -7,6 +8,7 @@ worst; the target applies to the worst.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -16,12 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.bench import Bench, rehome
 from ops.bench.table import Figure
+from ops.faults.disk import CHANGES, READS, Disk, missing
 from ops.stack import ports
+from ops.stack.layout import StackSpec
 from storage_node.wire.client.kafka_client import ask
 from storage_node.wire.table import METADATA
 
@@ -35,7 +39,7 @@ AT_REST = 0.2
 PATIENCE = 60.0
 
 #: The targets in seconds.
-AFTER_KILL, AFTER_STOP, ALL_WITHIN, READY = 8.0, 1.0, 1.0, 5.0
+AFTER_KILL, AFTER_STOP, AFTER_DISK_ERROR, ALL_WITHIN, READY = 8.0, 1.0, 2.0, 1.0, 5.0
 
 
 def failover(bench: Bench) -> list[Figure]:
@@ -59,7 +63,26 @@ def failover(bench: Bench) -> list[Figure]:
         figures.append(Figure("leaders changed after kill -9 of a node and the controller", _shown(both)))
         ready = [cluster.controller_again()]
         figures.append(_figure(f"controller ready after kill -9, {MORE:,} further partitions", ready, READY))
-        return figures
+    return figures
+
+
+def disk_failure(bench: Bench) -> list[Figure]:
+    """Measure elections after the first error of a disk with 300 leaders, one of the node's two; needs FUSE."""
+    if lacking := missing():
+        bench.say(f"left out: leaders changed after a disk error ({lacking})")
+        return []
+    bench.say(f"disk errors under {TOPICS * PARTITIONS} leaders ...")
+    folder = bench.folder / "disk-failure"
+    path = StackSpec(folder, dirs=2).log_dirs(VICTIM)[1]
+    disk = Disk(path.parent, path.name)
+    try:
+        with _cluster(folder, 2 * PARTITIONS, disk) as cluster:
+            ends = _ends(cluster, cluster.fail_disk, bench.rounds)
+            count = len(cluster.failing)
+    finally:
+        disk.close()
+    what = f"leaders of {count} partitions changed after an I/O error of their disk"
+    return [_figure(what, [last for _, last in ends], AFTER_DISK_ERROR)]
 
 
 def _ends(cluster: _Cluster, end: Callable[[], None], rounds: int) -> list[tuple[float, float]]:
@@ -86,26 +109,42 @@ def _figure(what: str, seconds: Sequence[float], wanted: float) -> Figure:
 
 
 class _Cluster:
-    """A stack of three nodes, and a client of the two survivors."""
+    """A stack of three nodes, and a client of the two survivors.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    `partitions`: of each topic. `disk`: the second one of the victim, which can fail.
+    """
+
+    def __init__(self, folder: Path, partitions: int = PARTITIONS, disk: Disk | None = None) -> None:
+        self.folder, self.partitions, self.disk = folder, partitions, disk
+        self.failing: frozenset[tuple[str, int]] = frozenset()
+        """The partitions that lose their leader by the failure of the disk; empty: all."""
         port = ports.some_block(4)
         temporal = port + 3
-        options = ["--nodes", "3", "--dirs", "1", "--port", str(port), "--temporal-port", str(temporal), "--detach"]
+        options = [
+            "--nodes",
+            "3",
+            "--dirs",
+            "2" if disk else "1",
+            "--port",
+            str(port),
+            "--temporal-port",
+            str(temporal),
+            "--detach",
+        ]
         rehome(folder, "up", *options)
         self.survivors = ",".join(f"127.0.0.1:{port + node - 1}" for node in (1, 2))
         self.admin = AdminClient({"bootstrap.servers": self.survivors, "log_level": 0})
         self.asked = [("127.0.0.1", port + above) for above in (0, 1)]
         self._made = False
         self._victim = 0
+        self._producer = Producer({"bootstrap.servers": self.survivors, "log_level": 0})
         self._pids: dict[str, int] = {}
 
     def lead_all(self) -> None:
         """Create the topics once, and wait until the victim leads all partitions with all nodes in sync."""
         if not self._made:
-            assignment = [[VICTIM, 1, 2]] * PARTITIONS
-            new = [NewTopic(f"failover-{n:02}", PARTITIONS, replica_assignment=assignment) for n in range(TOPICS)]
+            assignment = [[VICTIM, 1, 2]] * self.partitions
+            new = [NewTopic(f"failover-{n:02}", self.partitions, replica_assignment=assignment) for n in range(TOPICS)]
             for future in self.admin.create_topics(new, operation_timeout=30, request_timeout=40).values():
                 future.result(60)
             self._made = True
@@ -115,11 +154,11 @@ class _Cluster:
 
     def _as_wanted(self) -> bool:
         rows = self._rows()
-        if len(rows) < 2 * TOPICS * PARTITIONS:
+        if len(rows) < 2 * TOPICS * self.partitions:
             return False
-        if all(leader == VICTIM and isr == 3 for leader, isr in rows):
+        if all(leader == VICTIM and isr == 3 for _, leader, isr in rows):
             return True
-        if all(isr == 3 for _, isr in rows):
+        if all(isr == 3 for _, _, isr in rows):
             self._prefer()
         return False
 
@@ -129,14 +168,14 @@ class _Cluster:
         with contextlib.suppress(KafkaException):
             self.admin.elect_leaders(ElectionType.PREFERRED).result(30)
 
-    def _rows(self) -> list[tuple[int, int]]:
+    def _rows(self) -> list[tuple[tuple[str, int], int, int]]:
         """Return leader and ISR size of each partition by both survivors; a client could choose the victim."""
         found = [
             ask(host, port, METADATA, METADATA.max_version, timeout=2, client="bench", topics=None)
             for host, port in self.asked
         ]
         return [
-            (int(partition.leader_id), len(partition.isr_nodes))
+            ((str(topic.name), int(partition.partition_index)), int(partition.leader_id), len(partition.isr_nodes))
             for response in found
             for topic in response.topics
             if topic.name.startswith("failover-")
@@ -150,7 +189,11 @@ class _Cluster:
         first = 0.0
         while (now := time.monotonic() - began) < PATIENCE:
             with contextlib.suppress(OSError):
-                changed = [leader not in (-1, VICTIM) for leader, _ in self._rows()]
+                changed = [
+                    leader not in (-1, VICTIM)
+                    for one, leader, _ in self._rows()
+                    if one in self.failing or not self.failing
+                ]
                 now = time.monotonic() - began
                 first = first or (now if any(changed) else 0.0)
                 if changed and all(changed):
@@ -175,9 +218,24 @@ class _Cluster:
         self.kill()
         rehome(self.folder, "start", "controller")
 
+    def fail_disk(self) -> None:
+        """Fail every operation of the disk, and let a record be written to it, so that the node notices."""
+        assert self.disk is not None
+        names = (path.name.rpartition("-") for path in self.disk.backing.glob("failover-*"))
+        self.failing = frozenset((topic, int(partition)) for topic, _, partition in names)
+        topic, partition = min(self.failing)
+        self._producer.list_topics(topic, 10)
+        self.disk.rules({"ops": (*CHANGES, *READS), "errno": errno.EIO})
+        self._producer.produce(topic, b"x", partition=partition)
+        self._producer.poll(0)
+
     def back(self) -> None:
-        """Restart or continue the victim."""
-        if self._victim:
+        """Restart or continue the victim, or bring its disk back."""
+        if self.failing and self.disk is not None:
+            self.disk.heal()
+            self._producer.flush(30)
+            rehome(self.folder, "online", str(VICTIM), str(self.disk.path), group="dirs")
+        elif self._victim:
             os.kill(self._victim, signal.SIGCONT)
             self._victim = 0
         else:
@@ -232,8 +290,8 @@ class _Cluster:
 
 
 @contextlib.contextmanager
-def _cluster(folder: Path) -> Iterator[_Cluster]:
+def _cluster(folder: Path, partitions: int = PARTITIONS, disk: Disk | None = None) -> Iterator[_Cluster]:
     try:
-        yield _Cluster(folder)
+        yield _Cluster(folder, partitions, disk)
     finally:
         rehome(folder, "down")
