@@ -1,4 +1,4 @@
-"""Disks that are full, that lose what a flush did not take, and file systems that turn read-only."""
+"""Disks that are full, that lose what a flush did not take, that are unmounted, or that turn read-only."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.errors import LogFlushError, StorageError
+from storage_node.errors import LogFlushError, RequestRefused, StorageError
 from storage_node.log.batches.batch import build_batch
 from storage_node.model.error_codes import ErrorCode
 from storage_node.model.ids import TopicPartition
 from storage_node.move.status import MoveState
 from storage_node.replicas import marker as markers
-from tests.faults.disk import FLUSHES, SmallDisk, needs_fuse
+from tests.faults.disk import FLUSHES, SmallDisk, needs_fuse, run
 from tests.faults.node import TP, FaultyNode, Writer, lost, undisturbed
 from tests.support.needs import needs_root, reason
 from tests.support.nodes.node_harness import until
@@ -133,6 +133,47 @@ def test_source_that_has_no_room_for_any_name_serves_on(start: Start) -> None:
     assert writer.errors == []
     node.again()
     assert lost(node, writer.acknowledged) == []
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_disk_that_is_unmounted_under_a_move_serves_again_once_it_is_mounted(
+    side: str, small: Callable[..., SmallDisk], start_on: Start
+) -> None:
+    node = start_on(small("source", 32), small("target", 32))
+    acknowledged = dict(enumerate(node.fill(80, 20_000)))
+    node.node.engine.set_node_rate(100_000)  # far from its end when the disk goes
+    disk, directory = (node.source_disk, node.source) if side == "source" else (node.target_disk, node.target)
+    assert isinstance(disk, SmallDisk)
+    with undisturbed(node), Writer(node, "t", pause=0.02) as writer:
+        until(lambda: len(writer.acknowledged) > 5)
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        until(lambda: (s := node.status()) is not None and s.bytes_copied > 0)
+        device = disk.device
+        # Lazily, as an operator does who is told that it is busy: open files go on working, and the path is empty.
+        run("umount", "-l", str(disk.path))
+        until(lambda: not directory.online, what="the node notices")
+        assert "its path no longer leads to the directory that was opened" in str(directory.failure)
+        assert node.ended().state in (MoveState.FAILED, MoveState.STOPPED)
+        with pytest.raises(RequestRefused, match=f"{directory.name} is not online: "):
+            node.node.directory_changes.bring_online(directory.name)
+        assert list(disk.path.iterdir()) == [], "nothing is written below the mount point"
+        if side == "source":
+            until(lambda: writer.errors)
+            assert set(writer.errors) == {int(ErrorCode.KAFKA_STORAGE_ERROR)}
+        else:
+            known = len(writer.acknowledged)
+            until(lambda: len(writer.acknowledged) > known + 5)
+            assert writer.errors == []
+        run("mount", f"/dev/{device}", str(disk.path))
+        node.node.engine.set_node_rate(None)
+        node.node.directory_changes.bring_online(directory.name)
+        known = len(writer.acknowledged)
+        until(lambda: len(writer.acknowledged) > known + 5, what="records are taken again")
+    assert lost(node, {**acknowledged, **writer.acknowledged}) == []
+    node.restart()
+    assert lost(node, {**acknowledged, **writer.acknowledged}) == []
 
 
 @pytest.mark.root
