@@ -212,7 +212,10 @@ def _ingest(lake: Lake, records: DataFrame, origin: str, rules: Rules, again: st
             opened = found_here.where(F.col("file_kind") == OPEN)
             new_open = _replace_open(lake, records, opened, closed, _in_bronze(lake, known), found)
             at = newest_time(lake, found["taken_at"])
-            touched = keep("touched", touched_runs(closed.unionByName(new_open) if new_open else closed, known, had))
+            news = closed.unionByName(new_open) if new_open else closed
+            if found[PENDING]:
+                news = news.unionByName(_described(records, known), allowMissingColumns=True)
+            touched = keep("touched", touched_runs(news, known, had))
             refresh(lake, touched, at, rules, found["sequence"])
         accounts = ingests(records, origin)
         if again:
@@ -337,6 +340,15 @@ def _replace_open(
     rows = conform(before, schema.OPEN_SNAPSHOTS).unionByName(conform(events, schema.OPEN_SNAPSHOTS))
     lake.overwrite(schema.OPEN_SNAPSHOTS, _chosen(rows, still).dropDuplicates([*RUN, "event_id"]))
     return opened.join(still.select("sequence", "snapshot"), ["sequence", "snapshot"], "left_semi")
+
+
+def _described(records: DataFrame, known: DataFrame) -> DataFrame:
+    """Return the runs in the tables that have ended and of which the batch has a description from before: it came late,
+    and has what the step that was under way had copied.
+    """
+    of = records.where(F.col("kind") == PENDING).select(*RUN).distinct()
+    ended = known.where(F.col("status") != schema.OPEN).join(F.broadcast(of), [*RUN], "left_semi")
+    return ended.select(*RUN, "chain", "workflow_type", "sequence", "parent_workflow_id")
 
 
 # --- silver and gold

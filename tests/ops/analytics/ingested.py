@@ -113,6 +113,11 @@ def carried_out_between() -> RunBuilder:
     return run.complete(0.4, {"format_version": 1, "rows": [done | {"by": change[-1], "directories": []}]})
 
 
+def plan_of(lane: RunBuilder) -> RunBuilder:
+    """The plan of a recorded lane."""
+    return recorded_run("plan-done", lane.workflow_id.rpartition("/")[0])
+
+
 def directed(topic: str) -> tuple[RunBuilder, RunBuilder]:
     """A reassignment to a directory of another node, and the run that it starts there, since the replica is elsewhere.
 
@@ -165,7 +170,7 @@ def make(spark: SparkSession, folder: Path, root: Path) -> Made:
     closed = under_way("now")
     closed.terminate(150.0)
     early = [*whole_first, moved("a", sla=30.0), first_run, closed, lane(), failed(), recorded_run("reassign-happy")]
-    early.append(recorded_run("plan-done"))
+    early.append(plan_of(lanes[0]))
     export(folder, *early, recorded_run("directory-failure"), at=200)
     late = [then, last, second_run, lanes[1], carried_out_inside(), under_way("later", start=250.0)]
     late += [spec.run() for spec in SPECS]

@@ -20,7 +20,7 @@ from ops.analytics.lake.tables import Lake
 from ops.analytics.silver.build import silver
 from tests.ops.analytics.bronze import events_of, frame, records
 from tests.ops.analytics.conftest import at
-from tests.ops.analytics.ingested import DAY, RULES, SPECS, carried_out_inside, chain, directed
+from tests.ops.analytics.ingested import DAY, RULES, SPECS, carried_out_inside, chain, directed, plan_of
 from tests.ops.analytics.lake.test_ingest import rows
 from tests.support.runs.histories import RunBuilder, export
 from tests.support.runs.recorded import recorded_run
@@ -39,7 +39,7 @@ def histories() -> list[Callable[[], RunBuilder]]:
     """Runs of every kind, one of them open and again when it has ended, another one open to the end."""
     made: list[Callable[[], RunBuilder]] = [failed, cancelled, lambda: under_way("now"), ended, carried_out_inside]
     made += [lambda: under_way("later", start=250.0), lambda: recorded_run("plan-lane-directory")]
-    made += [lambda: recorded_run("plan-done"), *[spec.run for spec in SPECS[:5]]]
+    made += [lambda: plan_of(recorded_run("plan-lane-directory")), *[spec.run for spec in SPECS[:5]]]
     made += [lambda of=of: chain()[of] for of in (0, 1)]  # type: ignore[misc]
     return made + [lambda of=of: directed("whole")[of] for of in (0, 1)]  # type: ignore[misc]
 

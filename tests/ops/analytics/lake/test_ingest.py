@@ -78,7 +78,7 @@ def test_gold_is_what_all_exports_at_once_give(made: Made) -> None:
         schema.PLAN_PROGRESS: plan_progress(whole.plans, whole.moves),
     }
     for table, computed in expected.items():
-        assert rows(made.lake.read(table)) == rows(computed), table.path
+        assert rows(made.lake.read(table)) == rows(computed) != [], table.path
 
 
 def test_run_is_joined_with_the_plans_move_that_it_carries_out_whichever_came_first(made: Made) -> None:
