@@ -20,6 +20,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from ops.analytics.errors import AnalyticsError
+from ops.analytics.follow import LONGEST, SHORTEST, follow
 from ops.analytics.location import export_folder
 from ops.analytics.schema.words import KINDS
 from ops.dashboards import links
@@ -54,7 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the summary and the moves as JSON")
     parser.add_argument(
-        "--follow", type=float, metavar="SECONDS", help="make the report again for each new export, until interrupted"
+        "--follow",
+        type=_seconds,
+        metavar="SECONDS",
+        help="make the report again for each new export, until interrupted",
     )
     chosen = parser.parse_args(arguments)
     try:
@@ -68,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rehome: {error}", file=sys.stderr)
         return 2
     try:
-        from ops.analytics.follow import follow
         from ops.analytics.job import run, time_of
+        from ops.analytics.lake.ingest import newest_export
         from ops.analytics.report import Only
         from ops.analytics.session import spark_session
         from ops.analytics.table import print_report
@@ -81,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if chosen.follow is not None:
             with spark_session(chosen.out_dir / ".spark"):  # of which each round makes use
-                follow(exports, chosen.follow, report, _tell)
+                follow(lambda: newest_export(exports), chosen.follow, report, _tell)
         summary = report()
     except AnalyticsError as error:
         print(f"rehome: {error}", file=sys.stderr)
@@ -96,6 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"site: {summary.site}")
         print(f"page: {summary.page}")
     return 0
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of `--follow`. Raises ValueError, ArgumentTypeError."""
+    seconds = float(text)
+    if not SHORTEST <= seconds <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{text} is not between {SHORTEST:.0f} and {LONGEST:.0f} seconds")
+    return seconds
 
 
 def _tell(round_: Summary | str) -> None:

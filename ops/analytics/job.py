@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from activities.history.files import ExportBusy, locked
 from activities.history.manifest import from_iso, to_iso
 from ops.analytics import schema
 from ops.analytics.errors import AnalyticsError, NoExport
@@ -36,6 +40,8 @@ from ops.dashboards.site.write import write_site
 TABLES = "tables"
 #: The folder of the site.
 SITE = "site"
+#: Seconds to wait for another report in the same folder, and between two looks.
+PATIENCE, LOOK = 300.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,7 @@ def run(
     except OSError as error:
         raise AnalyticsError(f"cannot create the folder {out_dir} ({error.strerror}): choose another one") from error
     sizes = CORES if remote else tasks_for(export_dir, Path(root))
-    with spark_session(out_dir / ".spark", tasks=sizes) as spark:
+    with _alone(out_dir), spark_session(out_dir / ".spark", tasks=sizes) as spark:
         lake = Lake(spark, root)
         if nothing and not lake.exists(schema.INGESTS):
             raise none
@@ -145,6 +151,26 @@ def run(
     )
     write_text(out_dir / SUMMARY, json.dumps(summary.to_json(), indent=2) + "\n")
     return summary
+
+
+@contextmanager
+def _alone(out_dir: Path) -> Iterator[None]:
+    """Hold the lock of a report's folder: two jobs would ingest the same exports. Waits for another one, as for a round
+    of `--follow`. Raises AnalyticsError once that has taken `PATIENCE` seconds.
+    """
+    deadline = time.monotonic() + PATIENCE
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(locked(out_dir))
+                break
+            except ExportBusy as error:
+                if time.monotonic() >= deadline:
+                    raise AnalyticsError(
+                        f"another report is being made in {out_dir}: wait until it has ended, or choose another folder"
+                    ) from error
+                time.sleep(LOOK)
+        yield
 
 
 def time_of(text: str) -> datetime:

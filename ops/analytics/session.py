@@ -148,17 +148,22 @@ def _given_session(scratch: Path) -> Iterator[Any]:
 @contextlib.contextmanager
 def _one_error(log: Path | None) -> Iterator[None]:
     """Turn Spark's errors into one sentence, while the Java process that has their text still runs."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         where = f"; see its log {log}" if log else ""
         raise AnalyticsError(f"the Spark job failed: {_first_line(error)}{where}") from error
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
+def _first_line(error: Any) -> str:
+    """Return an error's first line; of one that Java raised and PySpark does not know, that of its first cause."""
+    cause = getattr(error, "java_exception", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    lines = str(error if cause is None else cause.toString()).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 

@@ -18,6 +18,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from activities.history import lateness
 from activities.history.manifest import from_iso, newest_manifest
 from ops.analytics.errors import AnalyticsError
+from ops.analytics.follow import LONGEST, SHORTEST
 from ops.analytics.gold.slos import read_slos
 from ops.cli import output, spark, waits
 from ops.cli.moves import runs
@@ -106,9 +107,10 @@ def report(
         float | None,
         typer.Option(
             "--follow",
-            min=1.0,
+            min=SHORTEST,
+            max=LONGEST,
             metavar="SECONDS",
-            help="Export and make the report again every so many seconds, until interrupted; prints a line for each.",
+            help="Export every so many seconds, and report again on what is new, until interrupted; a line for each.",
         ),
     ] = None,
     data: Data = None,
@@ -121,9 +123,12 @@ def report(
         _check(slo)
     if follow is not None and as_of is not None:
         raise UsageError("--follow cannot be combined with --as-of: each report is for the time of its export")
-    ui = "" if temporal_ui is None else ui_address(temporal_ui)
-    chosen = [*_time("--since", since), *_time("--as-of", as_of), *(["--open"] if open_only else [])]
-    chosen += [part for one in kind or () for part in ("--kind", one.value)]
+    options = [*_time("--since", since), *_time("--as-of", as_of), *(["--open"] if open_only else [])]
+    options += [part for one in kind or () for part in ("--kind", one.value)]
+    if temporal_ui is not None:
+        options += ["--temporal-ui", ui_address(temporal_ui)]
+    for name, file in (("--sla", sla), ("--slo", slo)):
+        options += [name, str(file.absolute())] if file else []
     target: Target | None = None
     if export_dir is not None:
         source = export_dir.expanduser().absolute()
@@ -140,20 +145,18 @@ def report(
         output.say("exporting the histories")
         export_now(target, source)
     destination = (out.expanduser().absolute() if out else source.parent / "report").absolute()
-    files = {"sla": sla and sla.absolute(), "slo": slo and slo.absolute()}
     if follow is not None:
         _warn(source)
+        output.say("Spark is starting; Ctrl-C ends it")
         spark.follow_report(
             source,
             destination,
             follow,
             told=lambda found: _tell(found, as_json=json),
             export_again=lambda: _export_again(target, source),
-            temporal_ui=ui,
-            chosen=chosen,
-            **files,
+            options=options,
         )
-    made = spark.build_report(source, destination, say=output.say, as_json=json, temporal_ui=ui, chosen=chosen, **files)
+    made = spark.build_report(source, destination, say=output.say, as_json=json, options=options)
     _warn(source)
     if json:
         output.print_json({"report": str(made.page), "export": str(source), "summary": made.summary})

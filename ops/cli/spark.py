@@ -57,24 +57,13 @@ def settings() -> dict[str, str]:
 
 
 def build_report(
-    export: Path,
-    out: Path,
-    *,
-    say: Callable[[str], None],
-    as_json: bool = False,
-    sla: Path | None = None,
-    slo: Path | None = None,
-    temporal_ui: str = "",
-    chosen: Sequence[str] = (),
+    export: Path, out: Path, *, say: Callable[[str], None], as_json: bool = False, options: Sequence[str] = ()
 ) -> Report:
-    """Run `python -m ops.analytics EXPORT OUT`, which prints a table, or with `as_json` a summary.
-
-    `sla` is a file with rules for the SLAs of moves that come without one, `slo` one with SLOs, `temporal_ui` the
-    address for links to runs, `chosen` the job's options for its time and the moves that it lists.
+    """Run `python -m ops.analytics EXPORT OUT` with options, which prints a table, or with `as_json` a summary.
 
     Raises `OpsError` with the last line of the job's log if the job fails.
     """
-    command = [*_report_command(export, out, sla, slo, temporal_ui, chosen), *(["--json"] if as_json else [])]
+    command = [*_report_command(export, out, options), *(["--json"] if as_json else [])]
     return run_job(command, settings(), out, say=say, as_json=as_json)
 
 
@@ -85,15 +74,12 @@ def follow_report(
     *,
     told: Callable[[dict[str, Any]], None],
     export_again: Callable[[], None],
-    sla: Path | None = None,
-    slo: Path | None = None,
-    temporal_ui: str = "",
-    chosen: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> NoReturn:
     """Run the job with `--follow`; `told` gets each line that it prints, and `export_again` is called every so many
     seconds. Raises `OpsError` once the job ends.
     """
-    command = [*_report_command(export, out, sla, slo, temporal_ui, chosen), "--follow", str(every)]
+    command = [*_report_command(export, out, options), "--follow", str(every)]
     log = out / "spark.log"
     with log.open("wb") as errors:
         process = _start(command, settings(), errors, subprocess.PIPE, None)
@@ -126,22 +112,13 @@ def _pass_lines(process: subprocess.Popen[bytes], lines: SimpleQueue[bytes]) -> 
     lines.put(b"")
 
 
-def _report_command(
-    export: Path, out: Path, sla: Path | None, slo: Path | None, temporal_ui: str, chosen: Sequence[str]
-) -> list[str]:
+def _report_command(export: Path, out: Path, options: Sequence[str]) -> list[str]:
     """Return the command of the job, for which the folder of the report exists now. Raises `OpsError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OpsError(f"cannot write the report to {out}: {error.strerror}; choose another folder") from error
-    command = [sys.executable, "-m", "ops.analytics", str(export), str(out)]
-    if sla is not None:
-        command += ["--sla", str(sla)]
-    if slo is not None:
-        command += ["--slo", str(slo)]
-    if temporal_ui:
-        command += ["--temporal-ui", temporal_ui]
-    return [*command, *chosen]
+    return [sys.executable, "-m", "ops.analytics", str(export), str(out), *options]
 
 
 def run_job(
@@ -225,6 +202,7 @@ def reason(log: str, printed: str) -> str:
     for pattern in (
         r"rehome: (.*)",
         stamp + r"ERROR [^:]+: (.*)",
+        r"Exception in thread \"[^\"]*\" [\w.$]+: (.*)",
         r"((?:Exception in thread |[\w.]+(?:Error|Exception)\b).*)",
         rf"(?!{stamp})(\S.*)",
     ):

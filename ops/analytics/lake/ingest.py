@@ -41,6 +41,8 @@ CHAINED = (
     *(names.MOVE_REPLICA, names.PARTITION_REASSIGNMENT, names.DIRECTORY_FAILURE, names.THROTTLE_LEASE),
     *(names.REASSIGNMENT_PLAN, names.PLAN_LANE),
 )
+#: What is known of a run whose rows are to be computed.
+UNIT = (*RUN, "chain", "workflow_type", "sequence", "parent_workflow_id")
 #: The layers whose tables can be computed again from bronze.
 COMPUTED = ("silver", "gold")
 #: The version of the transforms: with another one, silver and gold are computed again. That of the tables' columns is
@@ -212,10 +214,13 @@ def _ingest(lake: Lake, records: DataFrame, origin: str, rules: Rules, again: st
             opened = found_here.where(F.col("file_kind") == OPEN)
             new_open = _replace_open(lake, records, opened, closed, _in_bronze(lake, known), found)
             at = newest_time(lake, found["taken_at"])
-            news = closed.unionByName(new_open) if new_open else closed
-            if found[PENDING]:
-                news = news.unionByName(_described(records, known), allowMissingColumns=True)
-            touched = keep("touched", touched_runs(news, known, had))
+            news = [
+                closed,
+                *([new_open] if new_open else []),
+                *([_described(records, known)] if found[PENDING] else []),
+            ]
+            units = reduce(DataFrame.unionByName, [one.select(*UNIT) for one in news])
+            touched = keep("touched", touched_runs(units, known, had))
             refresh(lake, touched, at, rules, found["sequence"])
         accounts = ingests(records, origin)
         if again:
@@ -348,7 +353,7 @@ def _described(records: DataFrame, known: DataFrame) -> DataFrame:
     """
     of = records.where(F.col("kind") == PENDING).select(*RUN).distinct()
     ended = known.where(F.col("status") != schema.OPEN).join(F.broadcast(of), [*RUN], "left_semi")
-    return ended.select(*RUN, "chain", "workflow_type", "sequence", "parent_workflow_id")
+    return ended.select(*UNIT)
 
 
 # --- silver and gold

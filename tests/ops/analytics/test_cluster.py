@@ -150,6 +150,7 @@ def test_job_refuses_exports_at_a_uri_of_another_file_system(
         ("Using a profile\n", "Traceback:\n  File x\na.b.SomeError: what\n  left\n", "a.b.SomeError: what"),
         ("26/11/29 01:44:13 ERROR A$B: Reason: no master\n", "a.b.SomeError: None.\n", "Reason: no master"),
         ("Exception in thread main: no\n\tat a.b(C.scala:1)\nUsing a profile\n", "", "Exception in thread main: no"),
+        ('Exception in thread "main" org.a.SparkException: no such master\n\tat a.b(C.scala:1)\n', "", "no such master"),
         ("26/11/29 01:44:13 INFO A: ended\n", "", "no output"),
     ],
 )  # fmt: skip

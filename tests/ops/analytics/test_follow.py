@@ -14,8 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
+from activities.history.files import locked
+from ops.analytics import job
+from ops.analytics.__main__ import main
 from ops.analytics.errors import AnalyticsError
 from ops.analytics.follow import follow
+from ops.cli import main as cli
 from tests.support.report.tables import ROOT
 from tests.support.runs.histories import export, moved
 
@@ -26,39 +30,55 @@ class Over(Exception):
 
 #: Seconds between two looks.
 EVERY = 60.0
+#: By look: the newest export's number, and how its report ends; "" where there is none to be made.
+LOOKS: list[tuple[int, Any]] = [
+    (0, AnalyticsError("no export")), (3, "first"), (3, ""), (4, AnalyticsError("no space")),
+    (4, AnalyticsError("no space")), (4, OSError("gone")), (4, "second"), (4, ""),
+]  # fmt: skip
 
 
-def test_each_new_export_has_a_report_and_a_failed_one_is_told_once_and_repeated(tmp_path: Path) -> None:
+def test_each_new_export_has_a_report_and_a_failed_one_is_told_once_and_repeated() -> None:
     told: list[Any] = []
-    ends: list[Any] = []
-    steps = iter(
-        [
-            # A new export, and how its report ends; () stands for none.
-            (True, "first"), (False, ()), (True, AnalyticsError("no space")), (False, AnalyticsError("no space")),
-            (False, OSError("gone")), (False, "second"), (False, ()),
-        ]
-    )  # fmt: skip
+    looks = iter(LOOKS)
+    end: Any = ""
 
-    def wait(seconds: float) -> None:
-        assert seconds == EVERY and ends in ([], [()])
-        step = next(steps, None)
-        if step is None:
-            raise Over
-        if step[0]:
-            export(tmp_path, moved(f"run-{len(told)}"), at=3600.0 + len(told))
-        ends[:] = [step[1]]
+    def newest() -> int:
+        nonlocal end
+        number, end = next(looks, (0, Over()))
+        return number
 
     def report() -> Any:
-        end = ends.pop()
+        assert end, "there is no new export"
         if isinstance(end, Exception):
             raise end
-        assert end, "there is no new export"
         return end
 
-    wait(EVERY)
+    def wait(seconds: float) -> None:
+        assert seconds == EVERY
+        if told[-1:] == ["second"] and not end:
+            raise Over
+
     with pytest.raises(Over):
-        follow(tmp_path, EVERY, report, told.append, wait)
-    assert told == ["first", "no space", "gone", "second"]
+        follow(newest, EVERY, report, told.append, wait)
+    assert told == ["no export", "first", "no space", "gone", "second"]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "abc"])
+def test_wrong_seconds_are_refused(seconds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["report", "--export", str(tmp_path), "--follow", seconds]) == 2
+    assert "invalid value for '--follow'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), str(tmp_path / "out"), f"--follow={seconds}"])
+    assert "--follow" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_two_reports_are_not_made_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(tmp_path / "exports", moved("a"))
+    monkeypatch.setattr(job, "PATIENCE", 0.0)
+    out = tmp_path / "out"
+    out.mkdir()
+    with locked(out), pytest.raises(AnalyticsError, match=f"another report is being made in {out}: wait"):
+        job.run(tmp_path / "exports", out)
 
 
 @pytest.fixture
@@ -67,17 +87,8 @@ def following(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     export(tmp_path / "exports", moved("a"), at=100)
     process = subprocess.Popen(
         [
-            *(
-                sys.executable,
-                "-m",
-                "ops.cli.main",
-                "report",
-                "--export",
-                str(tmp_path / "exports"),
-                "--follow",
-                "1",
-                "--json",
-            )
+            *(sys.executable, "-m", "ops.cli.main", "report"),
+            *("--export", str(tmp_path / "exports"), "--follow", "1", "--json"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
