@@ -82,13 +82,15 @@ def cluster_given() -> bool:
 
 
 @contextlib.contextmanager
-def spark_session(scratch: Path, jars: Sequence[Path] = (), tasks: int = CORES) -> Iterator[Any]:
+def spark_session(
+    scratch: Path, jars: Sequence[Path] = (), tasks: int = CORES, *, temporary: bool = False
+) -> Iterator[Any]:
     """Provide a SparkSession for the block; an existing session is used and not stopped.
 
     If a cluster is given, the session is the cluster's. Otherwise Spark runs in this process's machine by the profile
     `local`: it writes its log to `scratch/spark.log` and all its files below `scratch`. `jars` are added to its class
-    path, for sources that Spark does not include; `tasks` is the number of partitions that its shuffles have. Raises
-    JavaMissing and DeltaMissing.
+    path, for sources that Spark does not include; `tasks` is the number of partitions that its shuffles have. Errors
+    name the log, unless the folder is `temporary`. Raises JavaMissing and DeltaMissing.
     """
     from pyspark.sql import SparkSession
 
@@ -119,7 +121,7 @@ def spark_session(scratch: Path, jars: Sequence[Path] = (), tasks: int = CORES) 
         context.setLogLevel("ERROR")
         session = SparkSession(context)
         try:
-            with _one_error(log):
+            with _one_error(None if temporary else log):
                 yield session
         finally:
             session.stop()

@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tasks = CORES if is_uri(chosen.tables) else tasks_for(Path(chosen.tables))
         with (
             tempfile.TemporaryDirectory(prefix="rehome-sql-") as scratch,
-            spark_session(Path(scratch), tasks=tasks) as spark,
+            spark_session(Path(scratch), tasks=tasks, temporary=True) as spark,
         ):
             found = query(spark, chosen.tables, chosen.query, chosen.limit)
     except AnalyticsError as error:

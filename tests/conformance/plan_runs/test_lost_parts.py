@@ -11,15 +11,11 @@ from tests.conformance.clusters import Cluster
 from tests.conformance.log_dirs.calls import failed_directory
 from tests.conformance.log_dirs.calls import where as directory_of
 from tests.conformance.plan_runs.orchestrator import Orchestrator, Plan
-from tests.conformance.plan_runs.test_plans import SLOW as RATES
+from tests.conformance.plan_runs.test_kills import FAST, SLOW
 from tests.conformance.plan_runs.test_plans import filled
 from tests.conformance.replication.between import seen, under_way, wait_until_done
 
 pytestmark = pytest.mark.timeout(300)
-
-#: The moves are under way together.
-SLOW = {**RATES, "slots_per_disk": 3}
-FAST = dict.fromkeys(RATES, 50_000_000)
 
 
 def slow_and_small(cluster: Cluster, orchestrator: Orchestrator, path: str | None = None) -> tuple[Plan, str, str]:

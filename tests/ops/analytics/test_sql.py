@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ops.analytics import readonly, sql
-from ops.analytics.errors import BadQuery, NoTables
+from ops.analytics.errors import AnalyticsError, BadQuery, NoTables
+from ops.analytics.session import spark_session
 from ops.docs.queries import QUERIES
 from tests.ops.analytics.ingested import SPECS, Made
 
@@ -129,6 +130,12 @@ def test_query_reads_only_the_tables(made: Made, tmp_path: Path, text: str, part
     with pytest.raises(BadQuery) as error:
         sql.query(made.lake.spark, tables(made), text.replace("FILE", str(secret)))
     assert part.replace("system.builtin.", "") in str(error.value) and "\n" not in str(error.value)
+
+
+def test_place_that_java_cannot_reach_is_named_in_one_sentence(spark: Any, tmp_path: Path) -> None:
+    wanted = '^the Spark job failed: .*No FileSystem for scheme "nofs"$'
+    with pytest.raises(AnalyticsError, match=wanted), spark_session(tmp_path):
+        sql.query(spark, "nofs://b/tables", "SELECT count(*) FROM moves")
 
 
 def test_plan_that_reads_a_file_is_rejected_after_its_analysis_as_well(spark: Any, tmp_path: Path) -> None:
