@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from ops.analytics import schema
 from ops.analytics.gold.rules import Rule, Rules
 from ops.analytics.gold.slos import read_slos
 from ops.analytics.lake.ingest import ingest
@@ -20,6 +25,7 @@ from tests.ops.analytics.conftest import at
 from tests.support.runs.histories import CLUSTER, T0, RunBuilder, call, export, moved, rows
 from tests.support.runs.recorded import recorded_run
 from tests.support.runs.sample_runs import failed, lane, under_way
+from tests.support.scale import FULL
 from workflows.model import names
 from workflows.model.calls import COPY, CREATE_MOVE, SWAP, MoveRow, ReplicaMove
 
@@ -63,6 +69,11 @@ SPECS = tuple(
     Spec(f"s{n}", n % 3 + 1, n * 0.31 * DAY, 2.0 + n, 1.0 + n % 4, 10**6 * (n + 1), (None, 9.0, 60.0)[n % 3], 1 + n % 2)
     for n in range(9)
 )  # fmt: skip
+
+
+#: The commits after which the second batch is killed, and the tables that are read meanwhile.
+KILLED_AT = [table.path for table in schema.TABLES] if FULL else ["bronze/history_events", "silver/moves"]
+POLLED = (schema.MOVES, schema.ACTIVITIES, schema.SLA_DAILY)
 
 
 class Killed(Exception):
@@ -149,12 +160,15 @@ def directed(topic: str) -> tuple[RunBuilder, RunBuilder]:
 
 @dataclass(frozen=True)
 class Made:
-    """The tables of several batches, those of one computation over all exports, and what happened on the way."""
+    """The tables of several batches, those of one computation over all exports, and what happened on the way: the
+    commits after which the second batch was killed, and how many rows of each table a reader has seen meanwhile.
+    """
 
     lake: Lake
     folder: Path
     whole: Collected
     kills: tuple[str, ...]
+    seen: dict[str, list[int]]
 
 
 def make(spark: SparkSession, folder: Path, root: Path) -> Made:
@@ -177,31 +191,55 @@ def make(spark: SparkSession, folder: Path, root: Path) -> Made:
     export(folder, *early, *late, at=4 * DAY)
 
     kills: list[str] = []
-    left = iter((1, 7))
     batch(Lake(spark, root), folder, 0, 1)
-    while True:  # the second batch is killed at one commit after another
-        try:
-            batch(Lake(spark, root, killer(next(left, 99), kills)), folder, 1, 3)
-            break
-        except Killed:
-            continue
+    with polled(Lake(spark, root)) as seen:
+        for path in KILLED_AT:
+            with suppress(Killed):
+                batch(Lake(spark, root, killer(path, kills)), folder, 1, 3)
+        batch(Lake(spark, root), folder, 1, 3)
     # Into how many partitions the rows are divided changes nothing either.
     before = spark.conf.get(SHUFFLE_PARTITIONS)
     spark.conf.set(SHUFFLE_PARTITIONS, "3")
     whole = collect(*bronze(spark, folder), at(4 * DAY))
     spark.conf.set(SHUFFLE_PARTITIONS, before or "1")
-    return Made(Lake(spark, root), folder, whole, tuple(kills))
+    return Made(Lake(spark, root), folder, whole, tuple(kills), seen)
 
 
-def killer(count: int, kills: list[str]) -> Any:
-    """Return a hook that ends the batch after so many commits."""
-    done: list[str] = []
+@contextmanager
+def polled(lake: Lake) -> Iterator[dict[str, list[int]]]:
+    """Read the rows of some tables again and again during the block; yields their numbers, by table, without
+    repetitions.
+    """
+    over, seen = Event(), {table.path: list[int]() for table in POLLED}
 
-    def committed(path: str) -> None:
-        done.append(path)
-        if len(done) == count:
-            kills.append(path)
-            raise Killed(path)
+    def look() -> None:
+        for table in POLLED:
+            count = lake.read(table).count()
+            if seen[table.path][-1:] != [count]:
+                seen[table.path].append(count)
+
+    def poll() -> None:
+        while not over.wait(1.0):
+            look()
+
+    look()
+    with ThreadPoolExecutor(1) as thread:
+        polling = thread.submit(poll)
+        try:
+            yield seen
+        finally:
+            over.set()
+        polling.result()
+    look()
+
+
+def killer(path: str, kills: list[str]) -> Any:
+    """Return a hook that ends the batch after the commit of a table."""
+
+    def committed(done: str) -> None:
+        if done == path:
+            kills.append(done)
+            raise Killed(done)
 
     return committed
 

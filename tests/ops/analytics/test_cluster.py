@@ -166,22 +166,20 @@ def test_report_of_a_cluster_equals_the_local_one(
     exports, here, there = tmp_path / "exports", tmp_path / "here", tmp_path / "there"
     runs = moved("a", sla=30.0), lane(), under_way()
     tables = (tmp_path / "lake").as_uri()
+    # A local Spark makes the tables, and the cluster adds to them what is new.
+    export(exports, runs[0], runs[2], at=100)
+    run(exports, there, tables=tables)
+    export(exports, *runs, at=200)
     with cluster(tmp_path / "cluster") as (master, workers):
-        # By this Python at its path on the workers; then what is new, by a packed environment.
-        for at, some, environment in (
-            (100, (runs[0], runs[2]), []),
-            (200, runs, ["--archives", str(environment_of(tmp_path))]),
-        ):
-            export(exports, *some, at=at)
-            code = cli.run(
-                [
-                    *("analytics", "submit", "--master", master, "--export", exports.as_uri(), "--out", str(there)),
-                    *("--tables", tables, "--json", *environment),
-                    *(word for setting in CONF for word in ("--conf", f"spark.{setting}")),
-                ]
-            )
-            shown = capfd.readouterr()
-            assert code == 0, f"{shown.err}\n{(there / 'spark.log').read_text()[-8000:]}"
+        code = cli.run(
+            [
+                *("analytics", "submit", "--master", master, "--export", exports.as_uri(), "--out", str(there)),
+                *("--tables", tables, "--json", "--archives", str(environment_of(tmp_path))),
+                *(word for setting in CONF for word in ("--conf", f"spark.{setting}")),
+            ]
+        )
+    shown = capfd.readouterr()
+    assert code == 0, f"{shown.err}\n{(there / 'spark.log').read_text()[-8000:]}"
     local = run(exports, here)
     summary = json.loads(shown.out)["summary"]
     of_place = {name: summary.pop(name) for name in ("page", "site", "tables")}

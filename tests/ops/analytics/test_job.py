@@ -66,7 +66,7 @@ def test_job_ingests_new_exports_and_writes_page_and_summary(
     assert (again.moves, again.moved, again.open, again.quarantined) == (2, 1, 1, 1)
     (bad,) = again.report.quarantine
     assert (bad.reason, bad.source_file) == ("truncated", newest.files[0].name)
-    assert sorted(path.name for path in out.iterdir()) == ["report.html", "report.json", "site", "tables"]
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "report.html", "report.json", "site", "tables"]
     site = {path.stem: unpack(path.read_text()) for path in (out / "site" / "data").iterdir()}
     assert (out / "site" / "index.html").is_file()
     assert site["about"]["as_of"] == T0.timestamp() + 200 and site["about"]["moves_total"] == 2

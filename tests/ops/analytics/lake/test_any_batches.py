@@ -25,6 +25,7 @@ from tests.ops.analytics.lake.test_ingest import rows
 from tests.support.runs.histories import RunBuilder, export
 from tests.support.runs.recorded import recorded_run
 from tests.support.runs.sample_runs import cancelled, failed, under_way
+from tests.support.scale import scaled
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -50,7 +51,7 @@ def exported(folder: Path, number: int, taken_at: float, runs: list[RunBuilder])
     return [(record[0], number, *record[2:]) for record in records(folder)]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(2, scaled(3, 10)))
 def test_tables_do_not_depend_on_how_histories_arrive(spark: Any, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     batches: list[list[RunBuilder]] = [[] for _ in range(BATCHES)]
