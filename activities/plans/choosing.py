@@ -106,7 +106,7 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One decision: which lanes wait and run, and the free bytes of each disk, less what running lanes will write.
+    """One decision: which lanes wait, which have slots, and the free bytes of each disk less what open lanes write.
 
     `result` is what it returns without further lanes; `begins`: further ones may begin.
     """
@@ -232,7 +232,8 @@ class LaneChooser:
                     space.reserve(free, target, max(0, now.total - now.copied) // max(1, len(move.writes)))
         pending = set(packing.numbers_in(states, LaneState.PENDING)) - running
         total += sum(book_of.sizes[number] for number in pending)
-        choice = _Choice(chosen, frozenset(pending), frozenset(running), free, ChooseResult())
+        holding = running - _draining(call.draining, book_of)
+        choice = _Choice(chosen, frozenset(pending), frozenset(holding), free, ChooseResult())
         if unknown := unknown_zones(chosen):
             held = Conditions(
                 between_brokers=chosen.throttle_between_brokers,
@@ -300,6 +301,20 @@ def _request(call: ChooseCall, book_of: Book, choice: _Choice, wanted: Sequence[
         requested,
         {key: limit for key, limit in limits.items() if key in keys},
     )
+
+
+def _draining(numbers: Sequence[int], book_of: Book) -> set[int]:
+    """Return the lanes that leave their slots to the next one: of those that share a disk the first, so that what is
+    under way on a disk stays bounded.
+    """
+    found: set[int] = set()
+    busy: set[Disk] = set()
+    for number in numbers:
+        disks = book_of.lanes[number].reads | book_of.lanes[number].writes
+        if busy.isdisjoint(disks):
+            found.add(number)
+        busy |= disks
+    return found
 
 
 def _without(choice: _Choice, book_of: Book, begun: Set[int]) -> _Choice:

@@ -188,18 +188,20 @@ class LaneSteps:
             one.answered(refused.get(one.move.key), one.row.since, self._wall())
         if any(one.open for one in followed):
             await asyncio.sleep(QUICKEST_READ)
-            await self._follow(followed, QUICK)
+            await self._follow(followed, QUICK, drained=call.drained)
         return _result(followed)
 
     async def follow(self, call: MovesCall, note: Note = lambda _: None) -> MovesResult:
-        """Return once all moves have ended, or after `SLICE` seconds with a row for each open one. Each read of the
-        cluster is reported to `note`.
+        """Return once at most `call.drained` moves are open, or after `SLICE` seconds, with a row for each. `note` gets
+        a report of each read of the cluster.
         """
         followed = self._followed(call)
-        await self._follow(followed, SLICE, note)
+        await self._follow(followed, SLICE, note, call.drained)
         return _result(followed)
 
-    async def _follow(self, followed: Sequence[Followed], seconds: float, note: Note = lambda _: None) -> None:
+    async def _follow(
+        self, followed: Sequence[Followed], seconds: float, note: Note = lambda _: None, drained: int = 0
+    ) -> None:
         until = time.monotonic() + seconds
         pause = QUICKEST_READ
         began = time.monotonic()
@@ -216,7 +218,7 @@ class LaneSteps:
                 await self._look(followed, view)
                 await self._judge([one for one in followed if one.open], view, evidence)
             note(_report(followed, paces, self._wall()))
-            if not any(one.open for one in followed) or time.monotonic() >= until:
+            if sum(one.open for one in followed) <= drained or time.monotonic() >= until:
                 return
             # The run learns at once that a move has stalled, or advances again; of another reason a while later.
             changed = [one.row.stalled for one in followed if one.open and one.row.stalled != known[one.move.key]]

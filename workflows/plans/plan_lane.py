@@ -24,6 +24,9 @@ from workflows.model.plans.running.throttling import entries_of
 from workflows.plans import searching
 from workflows.step_specs import start
 
+#: Of so many moves one may be left when the plan may begin the next lane. A lane of fewer moves ends first.
+DRAINED_AT = 5
+
 #: The phases whose step ends with the signal `stop`.
 INTERRUPTED = (LanePhase.REQUESTING, LanePhase.FOLLOWING, LanePhase.STALLED)
 
@@ -49,6 +52,8 @@ class PlanLane:
         self._throttled = self._request.throttled
         self._listing: asyncio.Task[None] | None = None
         """Lists the replicas of a lane that began without a throttle."""
+        self._drained = False
+        """The plan may begin the next lane on the disks of this one."""
         self._told: dict[str, str] = {}
         """The reasons of stalled moves that the plan knows."""
         self._step: ActivityHandle[Any] | None = None
@@ -69,10 +74,12 @@ class PlanLane:
         if not self._stopping:
             self._enter(LanePhase.REQUESTING)
             await self._do(calls.REQUEST_MOVES)
+            await cancellation.shielded(self._tell_drained())
         while self._open() and not self._stopping:
             self._enter(LanePhase.STALLED if self._stalled() else LanePhase.FOLLOWING)
             await self._do(calls.FOLLOW_MOVES)
             await cancellation.shielded(self._tell_stalled())
+            await cancellation.shielded(self._tell_drained())
         await cancellation.shielded(self._cancel())
         if self._listing is not None:
             await cancellation.shielded(self._listing)
@@ -130,6 +137,17 @@ class PlanLane:
         self._told = reasons
         await self._send("lane_stalled", now)
 
+    async def _tell_drained(self) -> None:
+        """Let the plan begin the next lane once few moves are left, none of which is stalled."""
+        if 0 < len(self._open()) <= self._leaves and not self._stopping:
+            self._drained = True
+            await self._send("lane_draining", ())
+
+    @property
+    def _leaves(self) -> int:
+        """Return with how many open moves the next lane may begin; 0 once it may, and while moves are stalled."""
+        return 0 if self._drained or self._stalled() else len(self._rows) // DRAINED_AT
+
     async def _cancel(self) -> None:
         """Cancel the open moves; ever more rarely while a broker does not let go of one: it may be down for a week."""
         pause = options.LANE_CANCEL_AGAIN
@@ -151,6 +169,7 @@ class PlanLane:
             [by_key[key].row() for key in keys],
             self._requested,
             [row.row() for row in found if row.stalled or row.repeats or row.state == MoveState.AWAITING_BROKER],
+            self._leaves,
         )
         self._step = start(activity, call, cluster=self._request.cluster, summary=_summary(keys))
         try:

@@ -73,7 +73,7 @@ class ReassignmentPlan:
         self._changed = False
         """Something happened that may let another lane begin."""
         try:
-            self._request = parse(handlers.only(given))
+            self._request = parse(handlers.only(given), workflow.info().start_time.timestamp())
             self._options = self._request.options
             if self._request.carried is not None:
                 self._state = PlanState.of(self._request.carried, self._state.started)
@@ -266,9 +266,8 @@ class ReassignmentPlan:
         assert self._state.check is not None
         wanted = Holding()
         if chosen is not None:
-            # Before the rates: they slow down no replica that is not listed. A history of before has no such signals.
-            if self._run.unlisted and workflow.patched(_LISTS_OPEN_LANES):
-                await self._lanes.list_throttled()
+            # Before the rates: they slow down no replica that is not listed.
+            await self._lanes.list_throttled()
             wanted = rates_of(self._state.check.brokers, chosen.between_brokers, chosen.between_directories)
         if wanted == self._state.held:
             return
@@ -299,6 +298,7 @@ class ReassignmentPlan:
             self._options.as_json(),
             packing.pack_states(self._run.states),
             sorted(self._run.open_lanes),
+            sorted(self._run.draining),
             self._run.skipped,
             ChooseCall.most if begins else 0,
             rate=round(self._rate()),
@@ -410,16 +410,21 @@ class ReassignmentPlan:
     @handlers.signal(orders.lane_rows, description="A lane has ended: {number, rows}")
     def lane_ended(self, value: tuple[int, list[PlanMoveRow]]) -> None:
         """Note a lane's rows; moves that a pause cancelled begin again when the plan resumes."""
-        number, rows = value
         if self._stopping:
             self._run.stopped = []
-        self._run.ended(number, rows)
+        self._run.ended(*value)
         self._changed = True
 
     @handlers.signal(orders.lane_rows, description="Moves of a lane do not advance: {number, rows}; no rows: all do")
     def lane_stalled(self, value: tuple[int, list[PlanMoveRow]]) -> None:
         """Note which moves of a lane do not advance, and why."""
         self._run.stalls(*value)
+        self._changed = True
+
+    @handlers.signal(orders.lane_rows, description="A lane has few moves left: the next may begin: {number, rows: []}")
+    def lane_draining(self, value: tuple[int, list[PlanMoveRow]]) -> None:
+        """Let the next lane begin on the disks of this one."""
+        self._run.drains(value[0])
         self._changed = True
 
     @handlers.signal(lambda value: value, description="A slot that the plan waits for may be free")
@@ -587,7 +592,6 @@ class ReassignmentPlan:
 
 _PERSONS = {Approval.NONE: 0, Approval.REQUIRED: 1, Approval.TWO_PERSONS: 2}
 """How many have to approve a plan."""
-_LISTS_OPEN_LANES = "list-open-lanes"
 _MISSED = (MoveOutcome.FAILED, MoveOutcome.SUPERSEDED, MoveOutcome.CANCELLED)
 
 

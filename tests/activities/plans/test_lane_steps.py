@@ -285,6 +285,20 @@ def test_reassignment_that_somebody_cancels_is_superseded() -> None:
     play(work)
 
 
+@pytest.mark.parametrize("step", ["request", "follow"])
+def test_step_returns_once_few_moves_are_left(step: str) -> None:
+    async def work(kafka: KafkaInMemory, steps: LaneSteps) -> None:
+        kafka.holding = {SECOND}
+        if step == "follow":
+            kafka.held = True
+            await steps.request(CALL)
+            kafka.held = False
+        rows = (await getattr(steps, step)(replace(CALL, drained=1))).rows
+        assert outcomes(rows) == {DISK: "moved", BROKERS: ""}
+
+    play(work)
+
+
 def test_silent_broker_is_waited_for_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_steps, "SLICE", 0.1)
 

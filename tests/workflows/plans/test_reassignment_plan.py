@@ -108,6 +108,28 @@ def test_throttle_of_a_running_plan_is_set_at_once_and_what_stood_there_before_i
     run(temporal_server, task_queue, scene)
 
 
+def test_next_lane_begins_while_the_last_moves_of_the_one_before_end(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    of = [TopicPartition("t", number) for number in range(10)]
+
+    async def scene(it: Scene) -> None:
+        it.kafka.placed = {partition: {1: "/disk/a"} for partition in of}
+        it.kafka.holding = {of[0]}
+        rows = [{"topic": "t", "partition": each.partition, "replicas": [1], "log_dirs": ["/disk/b"]} for each in of]
+        plan = await it.submit({"lane_moves": 5, "slots_per_disk": 1}, partitions=rows)
+
+        async def moved() -> bool:
+            return len(it.kafka.futures) == 1 and all(it.kafka.placed[each][1] == "/disk/b" for each in of[1:])
+
+        await until_true(moved)
+        it.kafka.holding = set()
+        result = await plan.result()
+        assert (result["outcome"], result["outcomes"]) == ("done", {"moved": 10})
+
+    run(temporal_server, task_queue, scene)
+
+
 def test_each_run_of_a_plan_says_what_it_is_and_how_far_without_a_look_at_its_history(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
