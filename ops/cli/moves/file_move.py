@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,9 +30,14 @@ PATIENCE = 10.0
 
 def read_moves(file: Path) -> list[RequestedMove]:
     """Return the moves that the file requests. Raises `UsageError` naming the path of the bad field."""
+    entries, sla = comparing.read(file)
+    if sla is not None:
+        output.warn_once(
+            f"sla_seconds of {file} has no effect here, but with: rehome reassign {shlex.quote(str(file))}"
+        )
     moves = [
         RequestedMove(TopicPartition(entry.topic, entry.partition), node, directory)
-        for entry in comparing.read(file)
+        for entry in entries
         for node, directory in zip(entry.replicas, entry.log_dirs, strict=True)
         if directory != ANY
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -46,7 +47,7 @@ LARGEST_PARAMETER = 190_000
 
 
 def read(file: Path) -> PlanDocument:
-    """Read a plan. Raises `UsageError` with the path of the bad field."""
+    """Read a plan; its SLA counts from now. Raises `UsageError` with the path of the bad field."""
     try:
         found, notes = tolerant(file.read_text(encoding="utf-8-sig"))
         planned = document.read(found)
@@ -57,7 +58,7 @@ def read(file: Path) -> PlanDocument:
         raise UsageError(f"the plan {file} is not valid: {error}", where=str(file)) from error
     for note in notes:
         output.warn_once(f"the plan {file} {note}")
-    return planned
+    return PlanDocument(planned.partitions, planned.due(time.time()))
 
 
 def with_options(planned: PlanDocument, given: Mapping[str, Any]) -> PlanDocument:

@@ -17,6 +17,7 @@ from storage_node.model.fields import BadField
 from storage_node.model.ids import TopicPartition
 from storage_node.model.moves import Outcome
 from storage_node.model.reassignments import PartitionOutcome
+from workflows.model.move import parameter
 from workflows.model.move.parameter import ANY
 from workflows.model.plans import document
 from workflows.model.plans.document import PlannedPartition
@@ -72,8 +73,8 @@ def listed(nodes: Iterable[int]) -> str:
     return ",".join(map(str, nodes)) or "-"
 
 
-def read(file: Path) -> tuple[PlannedPartition, ...]:
-    """Return the partitions of a file. Raises `UsageError` naming the path of the bad field."""
+def read(file: Path) -> tuple[tuple[PlannedPartition, ...], float | None]:
+    """Return the partitions of a file, and its SLA in seconds. Raises `UsageError` naming the path of the bad field."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -82,12 +83,14 @@ def read(file: Path) -> tuple[PlannedPartition, ...]:
         raise UsageError(f"cannot read the plan {file}: {why}; {_SEE}") from error
     try:
         found, notes = tolerant(text)
+        sla = found.pop("sla_seconds", None) if isinstance(found, dict) else None
         entries = document.parse_reassignment(found)
+        seconds = None if sla is None else parameter.seconds(sla, "$.sla_seconds")
     except BadField as error:
         raise UsageError(f"the plan {file} is not valid: {error}; {_SEE}") from error
     for note in notes:
         output.warn_once(f"the plan {file} {note}")
-    return entries
+    return entries, seconds
 
 
 def partition_of(entry: PlannedPartition) -> TopicPartition:

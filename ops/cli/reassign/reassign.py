@@ -67,7 +67,8 @@ def reassign(
         typer.Option(
             "--sla",
             metavar="SECONDS",
-            help="Time within which the replicas should be in place, for the report; requires Temporal.",
+            help="Time within which the replicas should be in place, for the report; requires Temporal. Default: "
+            "sla_seconds of FILE.",
         ),
     ] = None,
     wait: Annotated[
@@ -94,7 +95,7 @@ def reassign(
 
     Where a worker serves plans of the cluster, and it has no controller of rehome, FILE is submitted as a plan: see
     rehome plan --help. A call while that plan is open follows it, and --cancel cancels it; a call that cannot reach
-    Temporal fails, unless --no-plan leaves plans aside. With --sla that plan has a deadline.
+    Temporal fails, unless --no-plan leaves plans aside. With --sla, or sla_seconds in FILE, that plan has a deadline.
     """
     check_sla(sla)
     rate = output.parse_rate(throttle) if throttle else None
@@ -111,7 +112,8 @@ def reassign(
         return
     if choice.plan and file_plan.cancel(place, file, as_json=json):
         return
-    entries = comparing.read(file)
+    entries, of_file = comparing.read(file)
+    sla = of_file if sla is None else sla
     if rate is not None and not wait and not target.has_runs:
         raise UsageError(
             f"--throttle {target.without_runs} requires --wait: "
@@ -119,7 +121,7 @@ def reassign(
         )
     if sla is not None and not target.has_runs:
         raise UsageError(
-            f"--sla {target.without_runs} has no effect: only a run of Temporal has an SLA; pass --temporal-address "
+            f"an SLA {target.without_runs} has no effect: only a run of Temporal has an SLA; pass --temporal-address "
             "HOST:PORT, or --data DIR of a stack"
         )
     with KafkaAdmin(target.need_kafka()) as admin, runs.Session(target) as session:

@@ -1,15 +1,15 @@
 """The JSON of kafka-reassign-partitions with `log_dirs` (KIP-113, KIP-455): its one strict reader, and its writer.
 
 {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "/disk/b"]}]}.
-A plan has in addition an optional object "options" beside "partitions" (`workflows.model.plans.options`); Kafka's own
-tools ignore it. Readers report all mistakes at once.
+A plan may have an object "options" beside "partitions" (`workflows.model.plans.options`), and a number "sla_seconds";
+Kafka's own tools ignore both. Readers report all mistakes at once.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256 as _sha256
 from typing import Any
 
@@ -17,13 +17,13 @@ from storage_node.model import fields
 from workflows.model.calls import ReplicaMove
 from workflows.model.move import parameter as move_parameter
 from workflows.model.move.parameter import ANY
-from workflows.model.plans import options
+from workflows.model.plans import options, window
 from workflows.model.plans.options import PlanOptions
 from workflows.model.plans.problems import Decoded, Problems
 
 VERSION = 1
 #: The fields of a plan, and of a partition in it.
-FIELDS = ("version", "partitions", "options")
+FIELDS = ("version", "partitions", "options", "sla_seconds")
 ROW_FIELDS = ("topic", "partition", "replicas", "log_dirs")
 #: A file with more partitions is rejected before its rows are read.
 MAX_PARTITIONS = 200_000
@@ -46,6 +46,14 @@ class PlanDocument:
 
     partitions: tuple[PlannedPartition, ...]
     options: PlanOptions = field(default_factory=PlanOptions)
+    sla_seconds: float | None = None
+    """The time from the plan's start within which the replicas should be in place."""
+
+    def due(self, began: float) -> PlanOptions:
+        """Return the options, with the deadline of a plan that begins then (epoch seconds)."""
+        if self.sla_seconds is None:
+            return self.options
+        return replace(self.options, deadline=window.timestamp(began + self.sla_seconds))
 
 
 def parse(text: str) -> PlanDocument:
@@ -60,8 +68,12 @@ def read(parameter: Any) -> PlanDocument:
     held = row.get("options")
     chosen = PlanOptions() if held is None else problems.read(options.read, held, "$.options")
     planned = _of_root(row, problems)
+    sla = row.get("sla_seconds")
+    seconds = None if sla is None else problems.read(move_parameter.seconds, sla, "$.sla_seconds")
+    if seconds is not None and chosen is not None and chosen.deadline:
+        problems.add("$.sla_seconds", "is a deadline beside $.options.deadline: remove one")
     problems.finish()
-    return PlanDocument(planned, chosen or PlanOptions())
+    return PlanDocument(planned, chosen or PlanOptions(), seconds)
 
 
 def parse_reassignment(parameter: Any) -> tuple[PlannedPartition, ...]:

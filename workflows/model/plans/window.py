@@ -167,6 +167,15 @@ def _days(text: str | None, whole: str, path: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def timestamp(seconds: float) -> str:
+    """Return an instant, in epoch seconds, as an ISO 8601 timestamp in UTC; the last one there is for a later one."""
+    try:
+        found = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError):
+        found = datetime.max.replace(tzinfo=UTC)
+    return found.isoformat(timespec="seconds")
+
+
 def instant(text: str, path: str = "$.deadline") -> datetime:
     """Return the instant of an ISO 8601 timestamp with a zone or offset. Raises BadField."""
     text = fields.a_string(text, path)

@@ -53,6 +53,10 @@ def planned(**entry: Any) -> str:
         (planned(log_dirs=["disk"]), "must be any or an absolute path"),
         (planned(replica=[1]), "replica"),
         (planned(partition=2.0), "$.partitions[0].partition must be a whole number, not 2.0"),
+        (
+            planned().replace('{"version": 1', '{"version": 1, "sla_seconds": -1'),
+            "$.sla_seconds must be a number of seconds",
+        ),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--json",), ("--cancel",)], ids=["plain", "json", "cancel"])
@@ -112,7 +116,10 @@ def test_sla_that_has_no_effect_is_rejected(tmp_path: Path, capsys: pytest.Captu
     call = ("reassign", str(file), "--bootstrap-server", NOWHERE, "--sla")
     for seconds in ("0", "-1", "nan", "1e9"):
         assert "--sla must be a positive number of seconds" in failed(capsys, *call, seconds, code=2)
-    assert "--sla without Temporal has no effect" in failed(capsys, *call, "60", "--no-plan", code=2)
+    without = "an SLA without Temporal has no effect"
+    assert without in failed(capsys, *call, "60", "--no-plan", code=2)
+    file.write_text(json.dumps({**json.loads(planned()), "sla_seconds": 60}))
+    assert without in failed(capsys, *call[:-1], "--no-plan", code=2)
     assert "--cancel cannot be combined with" in failed(capsys, *call, "60", "--cancel", code=2)
 
 

@@ -49,10 +49,11 @@ class PlanRequest:
         return replace(self, plan=back, packed=packed, undoes=self.plan, undoes_packed=self.packed)
 
 
-def parse(parameter: Any) -> PlanRequest:
-    """Read the parameter. Raises BadField.
+def parse(parameter: Any, began: float) -> PlanRequest:
+    """Read the parameter of a run that began then (epoch seconds). Raises BadField.
 
-    Either the JSON of kafka-reassign-partitions as it is, with "options" beside "partitions" if wanted; or {"version",
+    Either the JSON of kafka-reassign-partitions as it is, with "options" and "sla_seconds" beside "partitions" if
+    wanted; or {"version",
     "text": packed, "plan": sha256, "cluster_id", "options", "submitted_by", "undoes": sha256}.
     """
     if isinstance(parameter, str):
@@ -64,7 +65,7 @@ def parse(parameter: Any) -> PlanRequest:
     if "partitions" in row:
         planned = document.read(row)
         text = document.to_text(planned)
-        return PlanRequest(packing.pack(text), document.sha256(text), options=planned.options)
+        return PlanRequest(packing.pack(text), document.sha256(text), options=planned.due(began))
     row = fields.an_object(row, "$", _FIELDS)
     fields.a_number(fields.need(row, "version", "$"), "$.version", VERSION, VERSION)
     packed = fields.a_string(row.get("text") or "", "$.text", empty=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,7 +16,12 @@ from workflows.model.plans.running.calls import CHECK_PLAN, MoveSpec
 from workflows.model.plans.running.run import MOST_SKIPPED, PauseMode
 from workflows.model.plans.values import Lane
 
+BEGAN = datetime(2026, 11, 20, 10, tzinfo=UTC).timestamp()
 CHECK = PLANNED[CHECK_PLAN]({})
+
+
+def parse(parameter: Any) -> request.PlanRequest:
+    return request.parse(parameter, BEGAN)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +57,11 @@ CHECK = PLANNED[CHECK_PLAN]({})
         (orders.keys, {"moves": ["t-0"] * (MOST_SKIPPED + 1)}, "has 1001 entries"),
         (orders.keys, {"moves": ["t" * 281]}, "$.moves[0] has 281 characters"),
         (orders.lane_rows, {"number": 0}, "$.rows is missing"),
-        (request.parse, {"version": 1}, "$.plan is missing: name a stored plan, or hand in its text"),
-        (request.parse, {"version": 2, "plan": "1"}, "$.version is 2"),
-        (request.parse, "{", "$ is not JSON"),
-        (request.parse, {"version": 1, "text": "x"}, "is not complete"),
-        (request.parse, {"version": 1, "plan": "1", "submitted_by": "x" * 201}, "$.submitted_by has 201 characters"),
+        (parse, {"version": 1}, "$.plan is missing: name a stored plan, or hand in its text"),
+        (parse, {"version": 2, "plan": "1"}, "$.version is 2"),
+        (parse, "{", "$ is not JSON"),
+        (parse, {"version": 1, "text": "x"}, "is not complete"),
+        (parse, {"version": 1, "plan": "1", "submitted_by": "x" * 201}, "$.submitted_by has 201 characters"),
         (book.read, "[1]\n", "is not a plan's lanes"),
     ],
 )  # fmt: skip
@@ -86,18 +92,28 @@ def test_lane_of_which_every_move_is_skipped_is_chosen_with_none() -> None:
 
 
 def test_kafkas_json_is_a_plan_as_it_is_and_is_named_by_its_text() -> None:
-    found = request.parse(PLAN)
+    found = parse(PLAN)
     text = packing.unpack(found.packed)
     assert found.plan == packing.digest(text) and found.options.throttle_between_brokers == 20_000_000
-    again = request.parse({"version": 1, "text": found.packed, "plan": "another"})
+    again = parse({"version": 1, "text": found.packed, "plan": "another"})
     assert (again.plan, again.options) == (found.plan, found.options), "the text governs"
     assert document.parse(text).partitions[0].log_dirs == ("/disk/b",)
 
 
+def test_sla_of_kafkas_json_is_a_deadline_from_the_start_of_the_run() -> None:
+    found = parse({**PLAN, "sla_seconds": 90})
+    assert found.options.deadline == "2026-11-20T10:01:30+00:00"
+    assert parse(request.continued(found, found.options, {})).options == found.options
+    with pytest.raises(BadField, match=r"beside \$\.options\.deadline"):
+        parse({**PLAN, "sla_seconds": 90, "options": {"deadline": "2030-01-01T00:00:00Z"}})
+    with pytest.raises(BadField, match="sla_seconds"):
+        parse({**PLAN, "sla_seconds": 0})
+
+
 def test_continued_request_is_that_of_the_run_before() -> None:
-    first = request.parse({"version": 1, "text": request.parse(PLAN).packed, "cluster_id": "k", "submitted_by": "ada"})
+    first = parse({"version": 1, "text": parse(PLAN).packed, "cluster_id": "k", "submitted_by": "ada"})
     row = request.continued(first, first.options, {"started": 1.0})
-    found = request.parse(row)
+    found = parse(row)
     assert (found.plan, found.cluster_id, found.submitted_by, found.carried) == (
         first.plan, "k", "ada", {"started": 1.0},
     )  # fmt: skip
