@@ -22,6 +22,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.bench import Bench, rehome
+from ops.bench.clients import pacer
 from ops.bench.table import Figure
 from ops.faults.disk import CHANGES, READS, Disk, missing
 from ops.stack import ports
@@ -37,6 +38,10 @@ VICTIM = 3
 LOOK = 0.02
 AT_REST = 0.2
 PATIENCE = 60.0
+#: Requests per second to the disk beside one that fails, and for how many seconds before and after.
+PRODUCE_RATE, SPAN = 100.0, 10.0
+#: How many times its latency may be what it was.
+MORE_LATENCY = 2.0
 
 #: The targets in seconds.
 AFTER_KILL, AFTER_STOP, AFTER_DISK_ERROR, ALL_WITHIN, READY = 8.0, 1.0, 2.0, 1.0, 5.0
@@ -67,7 +72,9 @@ def failover(bench: Bench) -> list[Figure]:
 
 
 def disk_failure(bench: Bench) -> list[Figure]:
-    """Measure elections after the first error of a disk with 300 leaders, one of the node's two; needs FUSE."""
+    """Measure elections after the first error of a disk with 300 leaders, one of the node's two, and the latency of
+    produces to the other one before and after it; needs FUSE.
+    """
     if lacking := missing():
         bench.say(f"left out: leaders changed after a disk error ({lacking})")
         return []
@@ -77,12 +84,35 @@ def disk_failure(bench: Bench) -> list[Figure]:
     disk = Disk(path.parent, path.name)
     try:
         with _cluster(folder, 2 * PARTITIONS, disk) as cluster:
-            ends = _ends(cluster, cluster.fail_disk, bench.rounds)
+            ends, before, after = [], list[float](), list[float]()
+            for at in range(bench.rounds):
+                cluster.lead_all()
+                with pacer.paced(cluster.victim, cluster.beside(), PRODUCE_RATE, folder / f"beside-{at}") as client:
+                    time.sleep(SPAN)
+                    failed = time.monotonic()
+                    ends.append(cluster.leaders_after(cluster.fail_disk))
+                    time.sleep(max(0.0, failed + SPAN - time.monotonic()))
+                if client.errors:
+                    raise RuntimeError(f"{client.errors} requests to the disk beside the failed one had errors")
+                before += [took for sent, took in client.requests if sent < failed]
+                after += [took for sent, took in client.requests if sent >= failed]
+                cluster.back()
             count = len(cluster.failing)
     finally:
         disk.close()
     what = f"leaders of {count} partitions changed after an I/O error of their disk"
-    return [_figure(what, [last for _, last in ends], AFTER_DISK_ERROR)]
+    were, are = (statistics.quantiles(each, n=100)[98] for each in (before, after))
+    return [
+        _figure(what, [last for _, last in ends], AFTER_DISK_ERROR),
+        Figure(
+            f"the same: a producer's p99 on the node's other disk, in the {SPAN:.0f} s after it and before it",
+            f"{are * 1e3:.1f} ms, longest {max(after) * 1e3:.0f} ms",
+            f"{were * 1e3:.1f} ms, longest {max(before) * 1e3:.0f} ms (before)",
+            are / were,
+            f"<= {MORE_LATENCY:.0f} times",
+            are / were <= MORE_LATENCY,
+        ),
+    ]
 
 
 def _ends(cluster: _Cluster, end: Callable[[], None], rounds: int) -> list[tuple[float, float]]:
@@ -135,6 +165,8 @@ class _Cluster:
         self.survivors = ",".join(f"127.0.0.1:{port + node - 1}" for node in (1, 2))
         self.admin = AdminClient({"bootstrap.servers": self.survivors, "log_level": 0})
         self.asked = [("127.0.0.1", port + above) for above in (0, 1)]
+        self.victim = f"127.0.0.1:{port + VICTIM - 1}"
+        self._beside = ""
         self._made = False
         self._victim = 0
         self._producer = Producer({"bootstrap.servers": self.survivors, "log_level": 0})
@@ -228,6 +260,22 @@ class _Cluster:
         self.disk.rules({"ops": (*CHANGES, *READS), "errno": errno.EIO})
         self._producer.produce(topic, b"x", partition=partition)
         self._producer.poll(0)
+
+    def beside(self) -> str:
+        """Return a topic that the victim leads on the disk that does not fail."""
+        assert self.disk is not None
+        number = 0
+        while not self._beside:
+            topic, number = f"beside-{number}", number + 1
+            new = NewTopic(topic, replica_assignment=[[VICTIM, 1, 2]])
+            self.admin.create_topics([new], operation_timeout=30)[topic].result(40)
+            self._until("the victim has the replica", lambda topic=topic: self._placed(topic))  # type: ignore[misc]
+            self._beside = topic if not (self.disk.backing / f"{topic}-0").exists() else ""
+        return self._beside
+
+    def _placed(self, topic: str) -> bool:
+        folders = [self.disk.backing, *StackSpec(self.folder, dirs=2).log_dirs(VICTIM)] if self.disk else []
+        return any((folder / f"{topic}-0").exists() for folder in folders)
 
     def back(self) -> None:
         """Restart or continue the victim, or bring its disk back."""
