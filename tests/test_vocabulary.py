@@ -253,6 +253,7 @@ def _message(found: list[tuple[Text, Rule, str]]) -> str:
 
 
 def test_texts_for_users_have_no_phrase_of_the_table() -> None:
+    assert {Path(each.path).suffix for each in all_texts()} == {".py", ".md", *_OF_BROWSERS}
     assert not findings(), "\n" + _message(findings())
 
 
@@ -271,55 +272,3 @@ def test_rule_finds_its_example_and_not_its_replacement(rule: Rule) -> None:
 @pytest.mark.parametrize("text", ["there is no stack in x", "it is no longer copied", "the lease is on node 1"])
 def test_rules_accept_plain_english(text: str) -> None:
     assert not any(rule.found(text) for rule in RULES)
-
-
-def test_texts_of_a_module_are_found() -> None:
-    source = """
-class Wrong(Exception):
-    '''not a text for users'''
-
-@app.command()
-def show(name: Annotated[str, typer.Option(help="an option")]) -> None:
-    '''a command'''
-    log.warning("a line of %s", "a log")
-    raise Wrong(f"an error of {name}, {'one' if name else 'two'}") from None
-
-def other() -> str:
-    '''a docstring'''
-    return "a value"
-
-def registered() -> None:
-    '''another command'''
-
-STALL_WORDS: Mapping[str, str] = {"a key": "a word"}
-OTHERS = {"a key": "not shown"}
-app.command("registered")(registered)
-"""
-    assert [each.text for each in texts_of(source, "m.py")] == [
-        "an option",
-        "a command",
-        "a line of %s",
-        "a log",
-        "an error of {}, {}",
-        "one",
-        "two",
-        "another command",
-        "a word",
-    ]
-
-
-def test_texts_of_what_browsers_load_are_found() -> None:
-    script = "/* a\nb */\nshow('one', \"two\"); // 'three'\nconst x = `four ${y} five`;\n"
-    assert [(each.line, each.text) for each in texts_of_script(script, "p.js")] == [
-        (3, "one"),
-        (3, "two"),
-        (4, "four {} five"),
-    ]
-    template = "<p class='a'>one {{ x }}\n{% if y %}two{% endif %}</p>\n<script>three</script>\n{# four #}"
-    assert [(each.line, each.text) for each in texts_of_template(template, "p.j2")] == [(1, "one {}"), (2, "two")]
-
-
-def test_texts_of_a_page_have_no_code() -> None:
-    page = "# A\n\n```\nnobody\n```\n`nobody` and\nb\n\n| c |\n| d |\n"
-    texts = [(1, "# A"), (6, "`` and b"), (9, "| c |"), (10, "| d |")]
-    assert texts_of_page(page, "p.md") == [Text("p.md", line, text) for line, text in texts]

@@ -62,21 +62,6 @@ def test_every_failpoint_is_passed_by_a_life(passes: dict[str, list[tuple[str, s
     assert missed <= MAY_BE_MISSED
 
 
-def test_registered_points_stand_in_the_log_and_in_the_marker() -> None:
-    assert set(failpoints.registered("log.")) == {
-        "log.create_after_log",
-        "log.flush_after_files",
-        "log.flush_after_index",
-        "log.flush_after_names",
-        "log.flush_after_records",
-        "log.replace_after_segment",
-        "log.roll_after_producers",
-        "log.roll_after_segment",
-    }
-    assert failpoints.registered("marker.") == ("marker.overwrite_after_data",)
-    assert {*failpoints.registered("log."), *failpoints.registered("marker.")} <= set(SMALL)
-
-
 @pytest.mark.feature("113-21")
 @pytest.mark.parametrize("name", POINTS if FULL else SMALL)
 def test_killed_at_a_failpoint(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflows import replaying
 from tests.workflows.conftest import HISTORIES, read_history
 from tests.workflows.replaying import changed, ends, replay
 from workflows.model.metadata import rules
@@ -17,58 +16,6 @@ from workflows.model.metadata.placement import Room
 from workflows.model.metadata.state import ClusterState
 
 RECORDED = sorted(HISTORIES.glob("*.json.gz"))
-
-#: What must be there; more may be.
-SCENARIOS = {
-    "move-happy",
-    "move-cancel-mid-copy",
-    "move-cancel-racing-swap",
-    "move-cancel-dead-node",
-    "move-node-timeout-then-resume",
-    "move-lane-mixed",
-    "move-pause-resume",
-    "move-set-target",
-    "move-all-dropped",
-    "move-unknown-node",
-    "cluster-changes",
-    "cluster-continued",
-    "cluster-recovered-without",
-    "lease",
-    "export",
-    "directory-failure",
-    "directory-failure-waits",
-    "reassign-happy",
-    "reassign-cancelled-by-api",
-    "reassign-cancelled-by-temporal",
-    "reassign-superseded",
-    "reassign-by-hand",
-    "reassign-topic-deleted",
-    "reassign-then-moved",
-    "reassign-throttled",
-    "throttle-lease",
-    "throttle-lease-cancelled",
-    "reassign-cancel-refused",
-    "reassign-directed-beside-deletion",
-    "cluster-reassigned",
-    "cluster-settled",
-    "plan-done",
-    "plan-paused",
-    "plan-cancelled",
-    "plan-cancelled-to-go-back",
-    "plan-rolled-back",
-    "plan-failed",
-    "plan-refused",
-    "plan-approved",
-    "plan-lane-terminated",
-    "plan-lane-directory",
-    "plan-lane-brokers",
-    "plan-lane-stopped",
-    "throttle-keeper",
-}
-
-
-def test_every_scenario_is_recorded() -> None:
-    assert {path.name.removesuffix(".json.gz") for path in RECORDED} >= SCENARIOS
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
@@ -86,26 +33,6 @@ def test_recorded_history_replays_and_ends_as_recorded(path: Path) -> None:
     assert name in ends(), f"{name} has no end recorded: python -m tests.golden.histories.record --ends"
     problem = changed(name, ends()[name], asyncio.run(replay(read_history(path))))
     assert not problem, problem
-
-
-@pytest.mark.parametrize(
-    ("name", "outcome", "plan", "moves"),
-    [
-        ("plan-done", "completed", "done", {"moved": 2}),
-        ("plan-paused", "completed", "done", {"moved": 2}),
-        ("plan-approved", "completed", "done", {"moved": 2}),
-        ("plan-failed", "completed", "failed", {"moved": 1, "failed": 1}),
-        ("plan-lane-terminated", "completed", "done", {"moved": 1, "in_place": 1}),
-        ("plan-cancelled-to-go-back", "_ContinueAsNewError", None, {"moved": 1, "cancelled": 1}),
-        ("plan-rolled-back", "completed", "rolled_back", {"moved": 1}),
-        ("plan-cancelled", "CancelledError", None, {"cancelled": 2}),
-        ("plan-refused", "ApplicationError", None, {}),
-        ("plan-lane-stopped", "completed", None, {"cancelled": 1}),
-    ],
-)
-def test_recorded_plan_ends_with_its_moves(name: str, outcome: str, plan: str | None, moves: dict[str, int]) -> None:
-    end = ends()[name]
-    assert (end["outcome"], end.get("plan"), end["moves"]) == (outcome, plan, moves)
 
 
 def test_recorded_ends_are_those_of_histories() -> None:
@@ -153,22 +80,3 @@ def test_newer_rule_does_not_change_earlier_runs(monkeypatch: pytest.MonkeyPatch
     reverse(monkeypatch, rules.RULES)
     end = asyncio.run(replay(read_history(CONTINUED)))
     assert not changed("cluster-continued", ends()["cluster-continued"], end)
-
-
-def test_history_of_a_release_is_not_recorded_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(replaying, "HISTORIES", tmp_path)
-    monkeypatch.setattr(replaying, "ENDS", tmp_path / "ends.json")
-    (tmp_path / "record.py").touch()
-    (tmp_path / "a.json.gz").write_text("by rules 1")
-    first, second = ({"rules": 1, "version": 7, "metadata": f"1:0{number}"} for number in (1, 2))
-    replaying.keep("a", second, recorded=True)
-    replaying.keep("a", first, recorded=False)
-    assert ends() == {"a": first}, "before the release"
-    monkeypatch.setattr(rules, "RELEASED", 1)
-    replaying.keep("a", first, recorded=False)
-    with pytest.raises(ValueError, match="raise RULES"):
-        replaying.keep("a", second, recorded=True)
-    assert ends() == {"a": first}
-    replaying.keep("a", second | {"rules": 2}, recorded=True)
-    assert ends() == {"a": second | {"rules": 2}, "a-rules-1": first}
-    assert (tmp_path / "a-rules-1.json.gz").read_text() == "by rules 1"

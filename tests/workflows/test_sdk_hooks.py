@@ -8,7 +8,6 @@ machine is short of processors.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from importlib.metadata import version
 from typing import Any
@@ -17,12 +16,12 @@ import pytest
 from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowInstance, WorkflowInstanceDetails
+from temporalio.worker import Worker, WorkflowInstance, WorkflowInstanceDetails
 from temporalio.worker import _workflow_instance as inside
 
 import workflows
 from tests.support.programs.temporal import TemporalServer
-from tests.workflows.driven import NOTICE, recording
+from tests.workflows.driven import NOTICE
 from tests.workflows.fakes import until_true
 from workflows.runner import DEADLOCK, Runner, deciding_as_replays, workflow_runner
 
@@ -51,27 +50,6 @@ def test_flag_is_still_the_one_of_the_single_batch_and_not_yet_the_default() -> 
         "the SDK makes one batch of a task's jobs by default now: take the call of _set_default_workflow_logic_flag "
         "out of workflows/runner.py"
     )
-
-
-def test_worker_takes_the_flag_before_it_starts() -> None:
-    setter = getattr(Worker, "_set_default_workflow_logic_flag", None)
-    assert setter is not None, "Worker cannot be given a flag of the workflow logic any more"
-    assert list(inspect.signature(setter).parameters) == ["self", "flag", "enabled"], "it is given otherwise now"
-
-
-def test_each_task_completes_under_the_flag() -> None:
-    """The flag decides in `activate`, and its use is reported with the task."""
-    source = inspect.getsource(inside._WorkflowInstanceImpl.activate)
-    assert "_single_batch_activation" in source, "activate() no longer checks whether a task's jobs are one batch"
-    assert recording().query("progress")["phase"] == "recording"
-
-
-def test_runs_are_evicted_through_the_bridge() -> None:
-    from temporalio.bridge.worker import Worker as Bridge
-
-    evict = getattr(Bridge, "request_workflow_eviction", None)
-    assert evict is not None, "the bridge cannot evict a run any more: does a public API exist now?"
-    assert list(inspect.signature(evict).parameters) == ["self", "run_id"]
 
 
 @workflow.defn(name="Slow")
@@ -103,13 +81,6 @@ def test_activation_may_take_as_long_as_a_starved_machine_needs(
         assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in kinds, "the SDK's detector ended an activation"
 
     asyncio.run(scene())
-
-
-def test_runner_creates_each_run_with_all_that_it_replaces() -> None:
-    fields = set(WorkflowInstanceDetails.__dataclass_fields__)
-    assert {"payload_converter_factory", "default_workflow_logic_flags"} <= fields, "a run's details have changed"
-    assert issubclass(Runner, UnsandboxedWorkflowRunner)
-    assert callable(WorkflowInstance.activate)
 
 
 class _Counting(Runner):

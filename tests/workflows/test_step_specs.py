@@ -7,7 +7,6 @@ import importlib
 import inspect
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from activities.history.activity import HistoryActivities
 from activities.moves.awaiting_moves import AwaitMoves
 from activities.moves.reassigning import ReassignActivities
 from activities.node.activities import NodeActivities
-from workflows import options, step_specs
 from workflows.model import calls
 from workflows.model.move import moves
 from workflows.step_specs import SPECS, Queue
@@ -77,18 +75,6 @@ def test_long_activities_and_those_that_any_worker_takes_have_a_heartbeat() -> N
     assert long | anywhere == {activity for activity, spec in SPECS.items() if spec.heartbeat is not None}
 
 
-def test_variants_change_the_callers_timeouts() -> None:
-    short, copy, place = SPECS[calls.SWAP], SPECS[calls.COPY], SPECS[calls.PLACE_REPLICAS]
-    assert (short.pick_up, short.accepted().pick_up) == (options.PICK_UP_TIMEOUT, options.ACCEPTED_PICK_UP_TIMEOUT)
-    assert short.patient().pick_up is None and copy.accepted().pick_up is None
-    assert (copy.retry, copy.retried_in_silence().retry) == (options.COPY_RETRY, options.MOVE_RETRY)
-    assert short.retried_in_silence() == short
-    assert (place.pick_up, place.in_all) == (None, None)
-    assert (place.briefly().pick_up, place.briefly().in_all) == (options.PREFER_TIMEOUT, 2 * options.PREFER_TIMEOUT)
-    with pytest.raises(ValueError, match="can do without"):
-        short.briefly()
-
-
 def test_nodes_queue_without_a_node_is_an_error() -> None:
     assert Queue.MOVES.of("c", 3) == "c/node-3/moves" and Queue.NODE.of("c", 3) == "c/node-3"
     assert Queue.CLUSTER.of("c", None) == "c" and Queue.HISTORY.of("c", None) == "c/history"
@@ -104,21 +90,3 @@ def test_workflows_start_activities_by_the_table_alone() -> None:
             if isinstance(node, ast.Attribute) and node.attr in starts:
                 found.append(path.name)
     assert found == ["step_specs.py"]
-
-
-def test_start_passes_every_limit_of_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed: dict[str, Any] = {}
-    monkeypatch.setattr(step_specs.workflow, "start_activity", lambda *given, **named: passed.update(named))
-    monkeypatch.setattr(step_specs.workflow, "info", lambda: SimpleNamespace(task_queue="c"))
-    spec = SPECS[calls.COPY]
-    step_specs.start(calls.COPY, None, node=2, summary="t-0")
-    assert passed == {
-        "task_queue": "c/node-2/moves",
-        "schedule_to_start_timeout": None,
-        "schedule_to_close_timeout": None,
-        "start_to_close_timeout": options.COPY_TIMEOUT,
-        "heartbeat_timeout": options.COPY_HEARTBEAT_TIMEOUT,
-        "retry_policy": spec.retry,
-        "cancellation_type": spec.cancellation,
-        "summary": "t-0",
-    }

@@ -109,13 +109,6 @@ def test_leftovers_on_a_disk(tmp_path: Path) -> None:
     assert len(disk.wait_until_clean([tmp_path], 0.0)) == 2
 
 
-def test_folder_with_something_else_is_not_touched(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(OpsError, match="contains files that are not a demo's"):
-        folder.prepare(tmp_path)
-    assert (tmp_path / "thesis.txt").exists()
-
-
 def test_demos_own_folder_is_used_again(tmp_path: Path) -> None:
     folder.prepare(tmp_path / "demo")
     (tmp_path / "demo" / "node-1").mkdir()

@@ -15,46 +15,12 @@ DATA = Path("/data/stack")
 KAFKA = layout.first_spec(DATA, StackKind.APACHE_KAFKA)
 
 
-def test_processes_in_starting_order() -> None:
-    names = [process.name for process in layout.processes(StackSpec(DATA), "/bin/temporal")]
-    assert names == ["temporal", "controller", "node-1", "node-2", "node-3"]
-
-
-def test_node_i_listens_i_minus_one_above_the_port() -> None:
-    spec = StackSpec(DATA, nodes=3, port=19000)
-    assert spec.bootstrap == "127.0.0.1:19000,127.0.0.1:19001,127.0.0.1:19002"
-    assert layout.server_properties(spec, 3)["listeners"] == "PLAINTEXT://127.0.0.1:19002"
-
-
-def test_folders_of_a_node() -> None:
-    spec = StackSpec(DATA, dirs=2)
-    assert spec.log_dirs(1) == (DATA / "node-1" / "disk-a", DATA / "node-1" / "disk-b")
-    properties = layout.server_properties(spec, 1)
-    assert properties["log.dirs"] == "/data/stack/node-1/disk-a,/data/stack/node-1/disk-b"
-    assert properties["file.delete.delay.ms"] == "5000"
-
-
 def test_command_line_starts_a_process_again_with_its_environment() -> None:
     node = layout.processes(StackSpec(DATA, temporal_port=7300), "/bin/temporal")[2]
     words = shlex.split(node.command_line)
     assert words[0] == "env"
     assert "TEMPORAL_ADDRESS=127.0.0.1:7300" in words
     assert words[-2:] == ["--config", "/data/stack/node-1/server.properties"]
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "history.transferProcessorMaxPollRPS=2000",
-        "history.timerProcessorMaxPollRPS=2000",
-        'history.timerProcessorMaxTimeShift="50ms"',
-        "frontend.WorkflowPauseEnabled=true",
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-    ],
-)
-def test_temporal_server_is_tuned(setting: str) -> None:
-    assert setting in layout.processes(StackSpec(DATA), "/bin/temporal")[0].command
 
 
 @pytest.mark.parametrize(
@@ -96,26 +62,10 @@ def test_storage_nodes_stop_before_their_controller_and_temporal_last() -> None:
     assert layout.stopping_order(["temporal", "node-2"]) == (("node-2",), ("temporal",))
 
 
-def test_brokers_are_their_own_controllers_on_loopback() -> None:
-    properties = layout.broker_properties(KAFKA, 2)
-    assert properties["process.roles"] == "broker,controller"
-    assert properties["controller.quorum.voters"] == "1@127.0.0.1:9095,2@127.0.0.1:9096,3@127.0.0.1:9097"
-    assert properties["listeners"] == "PLAINTEXT://127.0.0.1:9093,CONTROLLER://127.0.0.1:9096"
-    assert properties["log.dirs"] == "/data/stack/broker-2/disk-a,/data/stack/broker-2/disk-b"
-    assert properties["offsets.topic.replication.factor"] == "3"
-    assert properties["transaction.state.log.min.isr"] == "2"
-
-
 def test_stack_of_one_broker_replicates_nothing() -> None:
     one = StackSpec(DATA, nodes=1, kind=StackKind.APACHE_KAFKA)
     properties = layout.broker_properties(one, 1)
     assert properties["offsets.topic.replication.factor"] == properties["transaction.state.log.min.isr"] == "1"
-
-
-def test_broker_starts_with_a_small_heap() -> None:
-    broker = layout.processes(KAFKA, "/bin/temporal", Runtime("/bin/java", "/libs/*"))[1]
-    assert broker.command[:2] == ("/bin/java", "-Xmx320m")
-    assert broker.command[-2:] == ("kafka.Kafka", "/data/stack/broker-1/server.properties")
 
 
 def test_orchestrator_gets_the_settings_of_a_kafka_client_and_the_clusters_name() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ops.torture import disk
-from ops.torture.history import INFO, OK, POLL, SEND, Event, Recorder, read, to_line
+from ops.torture.history import INFO, OK, POLL, SEND, Event, Recorder, read
 from storage_node.log.batches.batch import build_batch
 
 SENT = Event("p", SEND, "orders", 1, OK, 5, 9, 100, "p-1", 42)
@@ -18,12 +18,6 @@ def test_events_survive_the_file(tmp_path: Path) -> None:
         for event in (SENT, POLLED, OPEN):
             recorder.note(event)
     assert list(read([tmp_path / "deep" / "one.jsonl"])) == [SENT, POLLED, OPEN]
-
-
-def test_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "cut.jsonl"
-    path.write_text(to_line(SENT) + "\n" + to_line(POLLED)[:30])
-    assert list(read([path])) == [SENT]
 
 
 def segment(folder: Path, *batches: bytes) -> Path:
@@ -52,26 +46,3 @@ def test_flipped_byte_on_the_disk_is_a_problem(tmp_path: Path) -> None:
     segment(tmp_path / "t-0", bytes(good))
     (problem,) = disk.scan(1, "/d", tmp_path / "t-0", ("t", 0)).problems
     assert "offset 2" in problem and "CRC" in problem
-
-
-def test_incomplete_last_batch_is_a_problem_for_a_scan_but_not_for_a_live_log(tmp_path: Path) -> None:
-    segment(tmp_path / "t-0", batch(0, "a"), batch(1, "b")[:40])
-    assert disk.scan(1, "/d", tmp_path / "t-0", ("t", 0)).problems
-    batches, first, end = disk.live_end(tmp_path / "t-0")
-    assert ([b.base for b in batches], first, end) == ([0], 0, 1)
-
-
-def test_changed_batch_changes_the_state_of_its_folder(tmp_path: Path) -> None:
-    segment(tmp_path / "t-0", batch(0, "a"), batch(1, "b"))
-    before = disk.state(tmp_path / "t-0")
-    assert disk.state(tmp_path / "t-0") == before
-    segment(tmp_path / "t-0", batch(0, "a"), batch(1, "c"))
-    assert disk.state(tmp_path / "t-0") != before
-
-
-def test_folders_are_distinguished_by_name() -> None:
-    assert disk.place_of("orders-12") == ("orders", 12)
-    assert disk.place_of("a-b.c-0") == ("a-b.c", 0)
-    assert disk.place_of("orders-1.move") is None
-    assert disk.SWAPPED_AWAY.fullmatch(f"orders-1.{'0a' * 16}.delete")
-    assert not disk.SWAPPED_AWAY.fullmatch("orders-1.delete")

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from ops.cli import main
 from ops.stack.errors import OpsError
 from ops.torture import report, run
-from ops.torture.checks.facts import TroubleFact
 from ops.torture.checks.table import CHECKS, check
-from ops.torture.nemesis.nemesis import Nemesis
 from ops.torture.report import Report
 from ops.torture.run import CHECKS_OF, Options, Torture
 from tests.ops.torture.checks import forge, forged_failing
@@ -30,22 +26,6 @@ def made(findings: bool) -> Report:
         7, 2.0, 150.0, False, operations, counts, report.moves(evidence), {"node-1": 3},
         check(evidence), ("something was left out",), "/tmp/kept", "rehome torture --minutes 2 --seed 7",
     )  # fmt: skip
-
-
-def test_operations_are_counted_by_outcome() -> None:
-    counts = made(False).counts
-    assert counts["sends acknowledged"] == 80
-    assert (counts["sends fail"], counts["sends info"]) == (1, 1)
-    assert counts["records polled"] == 100
-    assert counts["swaps compared byte by byte"] == 1
-    assert made(False).moves == {
-        "runs completed": 1, "runs canceled": 1, "runs failed": 1,
-        "replicas deleted": 1, "replicas failed (TargetFull)": 1,
-    }  # fmt: skip
-    assert report.replicas(forge.sound()) == {
-        "reassignments accepted": 2, "reassignments rejected": 1, "cancels accepted": 1,
-        "runs canceled": 1, "runs completed": 1, "leader epochs seen": 3,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", CHECKS_OF)
@@ -77,34 +57,6 @@ def test_empty_evidence_is_reported() -> None:
     for blind, check_id in (({"samples": ()}, "C10"), ({"leaders": ()}, "C15"), ({"faults": ()}, "C9")):
         (sentence,) = report.unseen(replace(sound, **blind))
         assert f": {check_id} saw" in sentence
-
-
-@pytest.mark.parametrize(("why", "sentences"), [("", []), ("needs fuse", ["no disk fault is injected: needs fuse"])])
-def test_run_without_disk_faults_reports_why(
-    why: str, sentences: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("ops.torture.roles.missing", lambda: why)
-    lines: list[str] = []
-    torture = Torture(Options(1.0, 7, folder=tmp_path / "a"), lines.append, print)
-    monkeypatch.setattr(torture, "_workload", SimpleNamespace(start=lambda: None))
-    torture._torment(cast(Nemesis, SimpleNamespace(run=lambda *_: None)), [])
-    assert lines == [*sentences, "torturing for 1 minutes with seed 7"]
-    assert torture._book.problems == [line.replace("is injected", "was injected") for line in sentences]
-
-
-def test_disk_faults_that_all_overlap_other_faults_are_reported() -> None:
-    sound = forged_failing.with_a_failing_disk(forge.sound())
-    always = [TroubleFact("node-2", forge.at(0), forge.at(20))]
-    (sentence,) = report.unseen(replace(sound, troubles=always))
-    assert "C19 saw only" in sentence
-
-
-def test_swaps_without_any_comparison_are_reported() -> None:
-    sound = forged_failing.with_a_failing_disk(forge.sound())
-    assert report.unseen(sound) == []
-    (sentence,) = report.unseen(replace(sound, swaps=[]))
-    assert sentence.startswith("1 replicas were swapped, and none")
-    assert report.unseen(replace(sound, swaps=[], runs=[])) == []
 
 
 def test_verdict_is_one_sentence() -> None:

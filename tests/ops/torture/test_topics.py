@@ -64,29 +64,3 @@ def test_life_created_after_its_request_timed_out_is_known_at_the_end(cluster: C
     cluster.there.add(SIDE)
     side.settle()
     assert labels(side) == [("visits@1", False, False)]
-
-
-def test_life_whose_creation_was_never_applied_is_not_counted(cluster: Cluster, side: Side) -> None:
-    cluster.silent = True
-    assert side.create() is None
-    side.settle()
-    assert labels(side) == []
-
-
-def test_life_found_by_the_next_creation_is_used(cluster: Cluster, side: Side) -> None:
-    cluster.silent = True
-    assert side.create() is None
-    cluster.there.add(SIDE)
-    cluster.silent = False
-    assert side.create() is not None
-    side.settle()
-    assert labels(side) == [("visits@1", True, False)]
-
-
-def test_life_deleted_after_its_request_had_timed_out_is_known_to_be_deleted(cluster: Cluster, side: Side) -> None:
-    side.create()
-    cluster.silent = True
-    assert side.delete() is False
-    cluster.there.clear()
-    side.settle()
-    assert labels(side) == [("visits@1", True, True)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ops.cli.storage.format_options import LATEST, Options, choose
+from ops.cli.storage.format_options import Options, choose
 from ops.stack.errors import OpsError, UsageError
 
 
@@ -20,10 +20,6 @@ def chosen(**given: Any) -> Options:
         "initial_controllers": None,
     }
     return choose(**{**nothing, **given})
-
-
-def test_metadata_version_defaults_to_the_newest() -> None:
-    assert chosen() == Options(LATEST, ())
 
 
 @pytest.mark.parametrize(
@@ -57,16 +53,3 @@ def test_unsupported_options_are_rejected(given: dict[str, Any], error: type[Ops
     with pytest.raises(error) as refused:
         chosen(**given)
     assert says in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "option"),
-    [
-        ({"standalone": True}, "--standalone"),
-        ({"no_initial_controllers": True}, "--no-initial-controllers"),
-        ({"initial_controllers": "1@h:1:x"}, "--initial-controllers"),
-    ],
-)
-def test_quorum_options_print_that_they_have_no_effect(given: dict[str, Any], option: str) -> None:
-    (note,) = chosen(**given).notes
-    assert note.startswith(f"{option} has no effect: ")

@@ -95,11 +95,6 @@ def out_of_range_without_a_known_log_start(e: Evidence) -> Evidence:
     return with_events(e, lambda x: x, _out_of_range(TICKS, RETAINED_LOW, -1, -1))
 
 
-def out_of_range_behind_retention(e: Evidence) -> Evidence:
-    """No anomaly: the partition was unavailable right after it, and the next ListOffsets returned the log start."""
-    return with_events(e, lambda x: x, _out_of_range(TICKS, RETAINED_LOW - 1, -1, -1))
-
-
 RETAINED_LOW = forge.RETAINED
 
 

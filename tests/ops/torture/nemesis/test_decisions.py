@@ -15,7 +15,7 @@ from ops.torture.nemesis.faults import CANCEL_PREFIXES, MOVE_PREFIXES, OTHER_PRE
 from ops.torture.nemesis.moving import Moving
 from ops.torture.nemesis.nemesis import Nemesis
 from ops.torture.roles import LocalRoles
-from ops.torture.topics import IDLE, Side, idle
+from ops.torture.topics import Side
 from ops.torture.workload import Workload
 from storage_node import failpoints
 from tests.support.programs.binary import ensure_temporal
@@ -43,14 +43,6 @@ def test_every_action_occurs_where_it_is_possible_and_only_there(
     assert seen["move-by-sdk"] > 3 * seen["kill-temporal"]
 
 
-def test_pick_is_among_the_choices() -> None:
-    decision = Decision(1, "move-by-sdk", 0.0, (0.0, 0.999, 0.5, 0.1, 0.2, 0.3))
-    assert [decision.pick(n, "abc") for n in (0, 1, 2)] == ["a", "c", "b"]
-    with pytest.raises(IndexError):
-        decision.pick(0, [])
-    assert decision.between(2, 10.0, 20.0) == 15.0
-
-
 def test_every_decision_can_be_carried_out(tmp_path: Path) -> None:
     """Each action has a method: otherwise a run would fail only when its seed decides on that action."""
     ensure_temporal()
@@ -62,12 +54,6 @@ def test_every_decision_can_be_carried_out(tmp_path: Path) -> None:
     assert sorted(nemesis.actions) == sorted([*WEIGHTS, *BY_ENGINE, *REPLICATED, *ON_DISKS])
     nemesis.stop()
     book.close()
-
-
-def test_idle_topics_have_the_requested_partitions_in_all() -> None:
-    assert sum(topic.partitions for topic in idle(2_000, 3)) == 2_000
-    assert [topic.partitions for topic in idle(9, 3)] == [7, 2] and idle(0, 3) == []
-    assert all(topic.replicas == 3 and topic.name.startswith(IDLE) for topic in idle(9, 3))
 
 
 @pytest.mark.parametrize("family", [MOVE_PREFIXES, CANCEL_PREFIXES, OTHER_PREFIXES])
