@@ -308,7 +308,8 @@ def build(shown: Shown, as_of: datetime, only: Only = ALL) -> Report:
         runs=shown.runs.count(),
         moves=tuple(sorted(_collect(latest, Move), key=lambda move: (move.started, move.id))),
         phases=tuple(intervals),
-        summary=tuple(_collect(shown.summary, Attainment)),
+        # (Plans grow in number with the history; theirs are not shown.)
+        summary=tuple(_collect(shown.summary.where(F.col("scope") != "plan"), Attainment)),
         plans=tuple(
             sorted(
                 _collect(shown.plans.orderBy(F.desc("started")).limit(MOST_PLANS), Plan),

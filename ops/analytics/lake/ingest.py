@@ -406,7 +406,8 @@ def refresh(
     plans = moves.plans(lake.read(schema.RUNS))
     types, lanes = None, None
     if touched is not None:
-        summary = touched.agg(F.collect_set("sequence"), F.collect_set("workflow_type")).first()
+        of_sequences = F.slice(F.collect_set("sequence"), 1, MOST_SEQUENCES + 1)
+        summary = touched.agg(of_sequences, F.collect_set("workflow_type")).first()
         sequences, types = (summary[0], frozenset(summary[1])) if summary else ([], frozenset())
         if len(sequences) <= MOST_SEQUENCES:
             events = events.where(F.col("sequence").isin(*sequences) if sequences else F.lit(False))

@@ -20,6 +20,7 @@ from ops.analytics.gold.retries import retries
 from ops.analytics.gold.sla import judged, sla_daily
 from ops.analytics.gold.stalls import stalls
 from ops.analytics.gold.transitions import transitions
+from ops.analytics.job import report_of, stored
 from ops.analytics.lake.ingest import newest_time
 from ops.analytics.numbers import wilson
 from tests.ops.analytics.conftest import at
@@ -140,6 +141,11 @@ def test_reassignment_to_a_directory_has_both_of_its_copies(made: Made) -> None:
         assert {(one.id, one.phase) for one in spans} >= {(row.id, "copying"), (row.id, "swapping")}
     rates = made.lake.read(schema.RATES_HOURLY).where("target = '/n2/b' AND kind = 'disk'").collect()
     assert sum(one.bytes for one in rates) == len(DIRECTED) * 1000
+
+
+def test_report_collects_no_row_for_each_plan(made: Made) -> None:
+    found = report_of(stored(made.lake), made.lake.read(schema.QUARANTINE), RULES, at(4 * DAY))
+    assert {row.scope for row in found.summary} == {"all", "kind", "node"} and found.plans
 
 
 def test_closed_run_is_appended_once_and_open_one_is_replaced(made: Made) -> None:
