@@ -188,7 +188,7 @@ class LaneSteps:
             one.answered(refused.get(one.move.key), one.row.since, self._wall())
         if any(one.open for one in followed):
             await asyncio.sleep(QUICKEST_READ)
-            await self._follow(followed, QUICK, drained=call.drained)
+            await self._follow(followed, QUICK)
         return _result(followed)
 
     async def follow(self, call: MovesCall, note: Note = lambda _: None) -> MovesResult:

@@ -285,15 +285,12 @@ def test_reassignment_that_somebody_cancels_is_superseded() -> None:
     play(work)
 
 
-@pytest.mark.parametrize("step", ["request", "follow"])
-def test_step_returns_once_few_moves_are_left(step: str) -> None:
+def test_step_that_follows_returns_once_few_moves_are_left() -> None:
     async def work(kafka: KafkaInMemory, steps: LaneSteps) -> None:
-        kafka.holding = {SECOND}
-        if step == "follow":
-            kafka.held = True
-            await steps.request(CALL)
-            kafka.held = False
-        rows = (await getattr(steps, step)(replace(CALL, drained=1))).rows
+        kafka.holding, kafka.held = {SECOND}, True
+        await steps.request(CALL)
+        kafka.held = False
+        rows = (await steps.follow(replace(CALL, drained=1))).rows
         assert outcomes(rows) == {DISK: "moved", BROKERS: ""}
 
     play(work)

@@ -285,7 +285,8 @@ class MovesCall:
     stalled: list[dict[str, Any]] = field(default_factory=list)
     """The rows of the moves that an earlier step found stalled, or has requested again."""
     drained: int = 0
-    """Return once so few moves are open: another lane may begin beside them."""
+    """The step that follows returns once so few moves are open: another lane may begin beside them. What ends while
+    they are requested is not worth another step."""
 
 
 @dataclass(frozen=True)
