@@ -28,6 +28,8 @@ def marks(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
             found.append(int(future.result(ANSWER_SECONDS + 5).offset))
         except (KafkaException, TimeoutError) as error:
             raise OpsError(f"cannot read the offsets of {topic}-{partition}: {error}") from error
+    if min(found) < 0:  # librdkafka's "invalid", without an error
+        raise OpsError(f"cannot read the offsets of {topic}-{partition}: the client found {found}")
     return found[0], found[1]
 
 
