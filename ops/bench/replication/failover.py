@@ -267,7 +267,7 @@ class _Cluster:
         number = 0
         while not self._beside:
             topic, number = f"beside-{number}", number + 1
-            new = NewTopic(topic, replica_assignment=[[VICTIM, 1, 2]])
+            new = NewTopic(topic, 1, replica_assignment=[[VICTIM, 1, 2]])
             self.admin.create_topics([new], operation_timeout=30)[topic].result(40)
             self._until("the victim has the replica", lambda topic=topic: self._placed(topic))  # type: ignore[misc]
             self._beside = topic if not (self.disk.backing / f"{topic}-0").exists() else ""
