@@ -232,7 +232,7 @@ class LaneChooser:
                     space.reserve(free, target, max(0, now.total - now.copied) // max(1, len(move.writes)))
         pending = set(packing.numbers_in(states, LaneState.PENDING)) - running
         total += sum(book_of.sizes[number] for number in pending)
-        holding = running - _draining(call.draining, book_of)
+        holding = running - _finishing(call.finishing, book_of)
         choice = _Choice(chosen, frozenset(pending), frozenset(holding), free, ChooseResult())
         if unknown := unknown_zones(chosen):
             held = Conditions(
@@ -303,7 +303,7 @@ def _request(call: ChooseCall, book_of: Book, choice: _Choice, wanted: Sequence[
     )
 
 
-def _draining(numbers: Sequence[int], book_of: Book) -> set[int]:
+def _finishing(numbers: Sequence[int], book_of: Book) -> set[int]:
     """Return the lanes that leave their slots to the next one: of those that share a disk the first, so that what is
     under way on a disk stays bounded.
     """

@@ -192,15 +192,15 @@ class LaneSteps:
         return _result(followed)
 
     async def follow(self, call: MovesCall, note: Note = lambda _: None) -> MovesResult:
-        """Return once at most `call.drained` moves are open, or after `SLICE` seconds, with a row for each. `note` gets
-        a report of each read of the cluster.
+        """Return once at most `call.finishing_at` moves are open, or after `SLICE` seconds, with a row for each. `note`
+        gets a report of each read of the cluster.
         """
         followed = self._followed(call)
-        await self._follow(followed, SLICE, note, call.drained)
+        await self._follow(followed, SLICE, note, call.finishing_at)
         return _result(followed)
 
     async def _follow(
-        self, followed: Sequence[Followed], seconds: float, note: Note = lambda _: None, drained: int = 0
+        self, followed: Sequence[Followed], seconds: float, note: Note = lambda _: None, finishing_at: int = 0
     ) -> None:
         until = time.monotonic() + seconds
         pause = QUICKEST_READ
@@ -218,7 +218,7 @@ class LaneSteps:
                 await self._look(followed, view)
                 await self._judge([one for one in followed if one.open], view, evidence)
             note(_report(followed, paces, self._wall()))
-            if sum(one.open for one in followed) <= drained or time.monotonic() >= until:
+            if sum(one.open for one in followed) <= finishing_at or time.monotonic() >= until:
                 return
             # The run learns at once that a move has stalled, or advances again; of another reason a while later.
             changed = [one.row.stalled for one in followed if one.open and one.row.stalled != known[one.move.key]]

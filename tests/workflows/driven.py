@@ -164,7 +164,7 @@ EXAMPLES: Mapping[str, Any] = {
         "rows": [{"key": "t-0@1", "state": "copying", "copied": 5, "total": 10, "reason": "broker 1 does not respond",
                   "stalled": "target_silent", "since": 1.5e9, "repeats": 1}],
     },
-    "ReassignmentPlan.lane_draining": {"number": 0, "rows": []},
+    "ReassignmentPlan.lane_finishing": {"number": 0, "rows": []},
     "ReassignmentPlan.pause": {"mode": "cancel"},
     "ReassignmentPlan.resume": None,
     "ReassignmentPlan.cancel": {"rollback": True},

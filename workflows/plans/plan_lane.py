@@ -25,7 +25,7 @@ from workflows.plans import searching
 from workflows.step_specs import start
 
 #: Of so many moves one may be left when the plan may begin the next lane. A lane of fewer moves ends first.
-DRAINED_AT = 5
+FINISHING_AT = 5
 
 #: The phases whose step ends with the signal `stop`.
 INTERRUPTED = (LanePhase.REQUESTING, LanePhase.FOLLOWING, LanePhase.STALLED)
@@ -52,7 +52,7 @@ class PlanLane:
         self._throttled = self._request.throttled
         self._listing: asyncio.Task[None] | None = None
         """Lists the replicas of a lane that began without a throttle."""
-        self._drained = False
+        self._finishing = False
         """The plan may begin the next lane on the disks of this one."""
         self._told: dict[str, str] = {}
         """The reasons of stalled moves that the plan knows."""
@@ -74,12 +74,12 @@ class PlanLane:
         if not self._stopping:
             self._enter(LanePhase.REQUESTING)
             await self._do(calls.REQUEST_MOVES)
-            await cancellation.shielded(self._tell_drained())
+            await cancellation.shielded(self._tell_finishing())
         while self._open() and not self._stopping:
             self._enter(LanePhase.STALLED if self._stalled() else LanePhase.FOLLOWING)
             await self._do(calls.FOLLOW_MOVES)
             await cancellation.shielded(self._tell_stalled())
-            await cancellation.shielded(self._tell_drained())
+            await cancellation.shielded(self._tell_finishing())
         await cancellation.shielded(self._cancel())
         if self._listing is not None:
             await cancellation.shielded(self._listing)
@@ -137,16 +137,16 @@ class PlanLane:
         self._told = reasons
         await self._send("lane_stalled", now)
 
-    async def _tell_drained(self) -> None:
+    async def _tell_finishing(self) -> None:
         """Let the plan begin the next lane once few moves are left, none of which is stalled."""
-        if 0 < len(self._open()) <= self._leaves and not self._stopping:
-            self._drained = True
-            await self._send("lane_draining", ())
+        if 0 < len(self._open()) <= self._finishes_at and not self._stopping:
+            self._finishing = True
+            await self._send("lane_finishing", ())
 
     @property
-    def _leaves(self) -> int:
+    def _finishes_at(self) -> int:
         """Return with how many open moves the next lane may begin; 0 once it may, and while moves are stalled."""
-        return 0 if self._drained or self._stalled() else len(self._rows) // DRAINED_AT
+        return 0 if self._finishing or self._stalled() else len(self._rows) // FINISHING_AT
 
     async def _cancel(self) -> None:
         """Cancel the open moves; ever more rarely while a broker does not let go of one: it may be down for a week."""
@@ -169,7 +169,7 @@ class PlanLane:
             [by_key[key].row() for key in keys],
             self._requested,
             [row.row() for row in found if row.stalled or row.repeats or row.state == MoveState.AWAITING_BROKER],
-            self._leaves,
+            self._finishes_at,
         )
         self._step = start(activity, call, cluster=self._request.cluster, summary=_summary(keys))
         try:

@@ -298,7 +298,7 @@ class ReassignmentPlan:
             self._options.as_json(),
             packing.pack_states(self._run.states),
             sorted(self._run.open_lanes),
-            sorted(self._run.draining),
+            sorted(self._run.finishing),
             self._run.skipped,
             ChooseCall.most if begins else 0,
             rate=round(self._rate()),
@@ -422,9 +422,9 @@ class ReassignmentPlan:
         self._changed = True
 
     @handlers.signal(orders.lane_rows, description="A lane has few moves left: the next may begin: {number, rows: []}")
-    def lane_draining(self, value: tuple[int, list[PlanMoveRow]]) -> None:
+    def lane_finishing(self, value: tuple[int, list[PlanMoveRow]]) -> None:
         """Let the next lane begin on the disks of this one."""
-        self._run.drains(value[0])
+        self._run.finishes(value[0])
         self._changed = True
 
     @handlers.signal(lambda value: value, description="A slot that the plan waits for may be free")

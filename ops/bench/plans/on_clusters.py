@@ -138,6 +138,6 @@ def _by_tool(folder: Path, bootstrap: str, wanted: Places) -> None:
         timeout=PATIENCE,
     )
     if ran.code:
-        raise RuntimeError(f"kafka-reassign-partitions failed: {ran.err or ran.out}")
+        raise RuntimeError(f"kafka-reassign-partitions failed: {ran.out}{ran.err}")
     with wire_moves.Mover(bootstrap) as mover:
         mover.wait(wanted, look=LOOK)

@@ -141,11 +141,11 @@ def test_lane_with_few_moves_left_leaves_its_slot_to_one_other(tmp_path: Path) -
         on_one_disk = [{**SPECS[0], "partition": number % 2} for number in range(3)]
         choices = Choices(tmp_path, share, specs=on_one_disk)
         assert (await choices.choose([0], {})).lanes == []
-        found = await choices.choose([0], {}, draining=[0])
+        found = await choices.choose([0], {}, finishing=[0])
         assert [lane.number for lane in found.lanes] == [1]
         assert [(list(each.running), list(each.wanted)) for each in reported[-1:]] == [([], [1])], "for other plans too"
-        assert (await choices.choose([0, 1], {}, draining=[0, 1])).lanes == [], "a third one waits for the first"
-        found = await choices.choose([1], {}, draining=[1])
+        assert (await choices.choose([0, 1], {}, finishing=[0, 1])).lanes == [], "a third one waits for the first"
+        found = await choices.choose([1], {}, finishing=[1])
         assert [lane.number for lane in found.lanes] == [0], "it has ended, and is pending again in this test"
 
     asyncio.run(scene())

@@ -290,7 +290,7 @@ def test_step_that_follows_returns_once_few_moves_are_left() -> None:
         kafka.holding, kafka.held = {SECOND}, True
         await steps.request(CALL)
         kafka.held = False
-        rows = (await steps.follow(replace(CALL, drained=1))).rows
+        rows = (await steps.follow(replace(CALL, finishing_at=1))).rows
         assert outcomes(rows) == {DISK: "moved", BROKERS: ""}
 
     play(work)

@@ -137,8 +137,8 @@ class ChooseCall:
     options: dict[str, Any]
     states: str
     running: list[int] = field(default_factory=list)
-    draining: list[int] = field(default_factory=list)
-    """The open lanes that leave their slots to the next lane, see `PlanRun.draining`."""
+    finishing: list[int] = field(default_factory=list)
+    """The open lanes that leave their slots to the next lane, see `PlanRun.finishing`."""
     skipped: list[str] = field(default_factory=list)
     most: int = 20
     """How many lanes may begin; 0: the plan only looks after those that run."""
@@ -284,7 +284,7 @@ class MovesCall:
     """When the lane requested them, epoch seconds; 0 before."""
     stalled: list[dict[str, Any]] = field(default_factory=list)
     """The rows of the moves that an earlier step found stalled, or has requested again."""
-    drained: int = 0
+    finishing_at: int = 0
     """The step that follows returns once so few moves are open: another lane may begin beside them. What ends while
     they are requested is not worth another step."""
 

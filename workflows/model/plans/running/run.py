@@ -74,7 +74,7 @@ class PlanRun:
     """The moves of an open lane that do not advance, by its number."""
     unlisted: list[int] = field(default_factory=list)
     """The open lanes that have yet to list their replicas as throttled: they began before the plan had a throttle."""
-    draining: set[int] = field(default_factory=set)
+    finishing: set[int] = field(default_factory=set)
     """The open lanes with few moves left: the next lane is started and requested while these end, so that no disk is
     idle meanwhile. A continued run does not know them."""
 
@@ -98,7 +98,7 @@ class PlanRun:
         if number not in self.open_lanes:
             return False
         keys = self.open_lanes.pop(number)
-        self.draining.discard(number)
+        self.finishing.discard(number)
         self.stalled.pop(number, None)
         self.unlisted = [each for each in self.unlisted if each != number]
         stopped = number in self.stopped
@@ -149,12 +149,12 @@ class PlanRun:
         self.stalled.pop(number, None)
         if rows and number in self.open_lanes:
             self.stalled[number] = list(rows)[:MOST_STALLED]
-            self.draining.discard(number)
+            self.finishing.discard(number)
 
-    def drains(self, number: int) -> None:
+    def finishes(self, number: int) -> None:
         """Note that an open lane has few moves left, all of which advance."""
         if number in self.open_lanes and number not in self.stalled:
-            self.draining.add(number)
+            self.finishing.add(number)
 
     @property
     def stalled_rows(self) -> list[PlanMoveRow]:
@@ -208,7 +208,7 @@ class PlanRun:
     def back_to_pending(self, number: int) -> None:
         """Note that an open lane has no run any more: it begins again, and adopts its moves."""
         self.open_lanes.pop(number, None)
-        self.draining.discard(number)
+        self.finishing.discard(number)
         self.stalled.pop(number, None)
         self.stopped = [each for each in self.stopped if each != number]
         self.unlisted = [each for each in self.unlisted if each != number]

@@ -100,19 +100,19 @@ def test_stopped_lane_begins_again_with_what_was_cancelled() -> None:
 
 def test_lane_with_few_moves_left_leaves_its_slots_until_it_ends_or_stalls() -> None:
     it = begun(["a"], ["b"], ["c"])
-    it.drains(0)
-    it.drains(1)
-    assert it.draining == {0, 1}
+    it.finishes(0)
+    it.finishes(1)
+    assert it.finishing == {0, 1}
     it.ended(0, [row("a", "moved")])
-    it.drains(0)
-    assert it.draining == {1}, "a lane that has ended has no slots to leave"
+    it.finishes(0)
+    assert it.finishing == {1}, "a lane that has ended has no slots to leave"
     stalled = PlanMoveRow("b", stalled="not_advancing", reason="why")
     it.stalls(1, [stalled])
-    it.drains(1)
-    assert it.draining == set()
-    it.drains(2)
+    it.finishes(1)
+    assert it.finishing == set()
+    it.finishes(2)
     it.back_to_pending(2)
-    assert it.draining == set()
+    assert it.finishing == set()
 
 
 def test_stopped_lane_that_was_done_is_done() -> None:
