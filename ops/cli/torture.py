@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +13,9 @@ import typer
 
 from ops.cli import output
 from ops.cli.options import Json
+from ops.faults.disk import missing
 from ops.stack.errors import OpsError, UsageError
+from ops.torture.nemesis import decisions
 
 MAX_MINUTES = 24 * 60
 
@@ -64,14 +68,15 @@ def torture(
             "of a large cluster.",
         ),
     ] = 0,
-    kill_controller_every: Annotated[
-        float,
+    every: Annotated[
+        list[str] | None,
         typer.Option(
-            "--kill-controller-every",
-            min=0,
-            help="Kill the controller's process every so many seconds, in addition to the seed's decisions (0: never).",
+            "--every",
+            metavar="ACTION=SECONDS",
+            help="Execute an action of the nemesis every so many seconds, in place of what the seed decides then: "
+            "kill-controller=60, disk-replaced=20. May be repeated.",
         ),
-    ] = 0.0,
+    ] = None,
     containers: Annotated[
         bool,
         typer.Option(
@@ -92,6 +97,7 @@ def torture(
     """
     if not 0 < minutes <= MAX_MINUTES:
         raise UsageError(f"--minutes must be a positive number of minutes, at most {MAX_MINUTES}, not {minutes:g}")
+    often = _every(every or [], replicated=replication_factor > 1, by_engine=containers)
     # Imported here: the clients and failpoints take most of a second to import.
     from ops.torture import report
     from ops.torture.run import Options, Torture
@@ -101,7 +107,7 @@ def torture(
     usual = Options.__dataclass_fields__["replicas"].default
     more = "" if replication_factor == usual else f" --replication-factor {replication_factor}"
     more += f" --idle-partitions {idle_partitions}" if idle_partitions else ""
-    more += f" --kill-controller-every {kill_controller_every:g}" if kill_controller_every else ""
+    more += "".join(f" --every {action}={seconds:g}" for action, seconds in often.items())
     options = Options(
         minutes,
         chosen,
@@ -109,7 +115,7 @@ def torture(
         folder,
         replicas=replication_factor,
         idle_partitions=idle_partitions,
-        kill_controller_every=kill_controller_every,
+        every=often,
         more=more,
     )
     if containers:
@@ -125,3 +131,20 @@ def torture(
         raise Violated(f"{made.verdict}; see {made.folder}")
     if made.unchecked:
         raise Unchecked(f"{made.verdict}; see {made.folder}")
+
+
+def _every(given: Sequence[str], *, replicated: bool, by_engine: bool) -> dict[str, float]:
+    """Return the seconds by action of `--every`. Raises UsageError for an unknown action or no positive seconds."""
+    known = decisions.weights_of(replicated=replicated, by_engine=by_engine, disks=not by_engine and not missing())
+    read: dict[str, float] = {}
+    for each in given:
+        action, _, text = each.partition("=")
+        try:
+            read[action] = float(text)
+        except ValueError:
+            raise UsageError(f"--every needs ACTION=SECONDS, such as disk-replaced=20, not {each!r}") from None
+        if not 0 < read[action] < math.inf:
+            raise UsageError(f"--every {each}: the seconds must be a positive number")
+        if action not in known:
+            raise UsageError(f"--every {each}: no action {action!r} here; there are {', '.join(sorted(known))}")
+    return read

@@ -7,7 +7,7 @@ import pickle
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -71,8 +71,8 @@ class Options:
     roles: Callable[[Path, Callable[[str], None], int], Roles] = LocalRoles
     replicas: int = 3
     idle_partitions: int = 0
-    kill_controller_every: float = 0.0
-    """Seconds; 0: only as the seed decides."""
+    every: Mapping[str, float] = field(default_factory=dict)
+    """The seconds between two executions of an action, by its name in `decisions.weights_of`."""
     nodes: int | None = None
     """None: one node more than replicas, as a target of reassignments, and at least three."""
     more: str = field(default="")
@@ -178,7 +178,7 @@ class Torture:
                         self._book,
                         self._options.seed,
                         self._options.replicas,
-                        self._options.kill_controller_every,
+                        self._options.every,
                     )
                 except KeyboardInterrupt as error:
                     raise OpsError("interrupted during the start: there is nothing to check yet") from error

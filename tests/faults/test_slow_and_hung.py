@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from storage_node.errors import RequestRefused
 from storage_node.log.batches.batch import build_batch
 from storage_node.log.files import Home
 from storage_node.model.error_codes import ErrorCode
@@ -140,6 +141,39 @@ def test_what_a_disk_gives_back_after_it_was_given_up_changes_nothing(start: Sta
     assert writer.errors == []
     node.again()
     assert lost(node, writer.acknowledged) == []
+
+
+@pytest.mark.parametrize("where", ["source", "target"] if FULL else ["source"])
+def test_disk_that_hangs_for_a_minute_is_given_up_and_comes_back_without_a_restart(start: Start, where: str) -> None:
+    node = start()
+    acknowledged = dict(enumerate(node.fill()))
+    node.replica.log.flush()
+    disk, directory = (node.source_disk, node.source) if where == "source" else (node.target_disk, node.target)
+    with undisturbed(node), Writer(node, "t") as writer:
+        until(lambda: len(writer.acknowledged) > 5)
+        reach(node, "copy")
+        disk.rules({"hang": True})
+        began = time.monotonic()
+        goes_on = threading.Thread(target=node.run)
+        goes_on.start()
+        until(lambda: not directory.online, 30.0 + DEADLINE, f"{directory} goes offline")
+        goes_on.join(30)
+        assert not goes_on.is_alive(), "a request never ended"
+        status = node.ended()
+        assert status.state is MoveState.FAILED and status.error == "LogDirOffline"
+        with pytest.raises(RequestRefused, match=f"{directory.name} is not online: "):
+            node.node.directory_changes.bring_online(directory.name)
+        time.sleep(max(0.0, began + 60 - time.monotonic()))
+        disk.heal()
+        until(lambda: disk.hanging == 0)
+        assert node.node.directory_changes.bring_online(directory.name)["replicas"] == (where == "source")
+        known = len(writer.acknowledged)
+        until(lambda: len(writer.acknowledged) > known + 20)
+        node.run()  # as the run that adopts the copy
+        assert node.ended().state is MoveState.SWAPPED
+    assert lost(node, acknowledged | writer.acknowledged) == []
+    node.again()
+    assert lost(node, acknowledged | writer.acknowledged) == []
 
 
 def test_nothing_waits_for_a_file_of_a_hung_disk_that_is_dropped(start: Start) -> None:

@@ -8,8 +8,8 @@ they find, and its timing, differ from run to run.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -94,17 +94,37 @@ class Decision:
         return low + self.picks[which] * (high - low)
 
 
+def weights_of(*, by_engine: bool = False, replicated: bool = False, disks: bool = False) -> dict[str, int]:
+    """Return the weights of the actions; `disks`: include disk faults."""
+    table = WEIGHTS | (BY_ENGINE if by_engine else {}) | (REPLICATED if replicated else {})
+    return table | (ON_DISKS if disks else {})
+
+
+class Every:
+    """Actions that happen every so many seconds, each in place of what the seed decides then."""
+
+    def __init__(self, seconds: Mapping[str, float], began: float) -> None:
+        self._seconds = dict(seconds)
+        self._due = {action: began + each for action, each in seconds.items()}
+
+    def chosen(self, decision: Decision, now: float) -> Decision:
+        """Return `decision` with the action that is due for the longest time at `now`, if one is."""
+        action = min(self._due, key=self._due.__getitem__, default="")
+        if not action or now < self._due[action]:
+            return decision
+        self._due[action] += self._seconds[action]
+        return replace(decision, action=action)
+
+
 def decisions(
     seed: int, *, by_engine: bool = False, replicated: bool = False, disks: bool = False
 ) -> Iterator[Decision]:
-    """Yield the infinite sequence of a seed's decisions; `disks`: include disk faults."""
+    """Yield the infinite sequence of a seed's decisions."""
     source = random.Random(seed)
-    table = WEIGHTS | (BY_ENGINE if by_engine else {}) | (REPLICATED if replicated else {})
-    table |= ON_DISKS if disks else {}
-    actions, weights = list(table), list(table.values())
+    weights = weights_of(by_engine=by_engine, replicated=replicated, disks=disks)
     number = 0
     while True:
         number += 1
         pause = min(source.expovariate(1 / PAUSE_SECONDS), 4 * PAUSE_SECONDS)
-        action = source.choices(actions, weights)[0]
+        action = source.choices(list(weights), list(weights.values()))[0]
         yield Decision(number, action, pause, tuple(source.random() for _ in range(PICKS)))

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 from ops.stack.errors import OpsError
@@ -17,7 +16,7 @@ from ops.torture import cut
 from ops.torture.checks.facts import LimitFact, TopicFact
 from ops.torture.history import DELETE, INFO, OK, Event, now
 from ops.torture.nemesis.book import Book
-from ops.torture.nemesis.decisions import Decision, decisions
+from ops.torture.nemesis.decisions import Decision, Every, decisions
 from ops.torture.nemesis.failing_disks import FailingDisks
 from ops.torture.nemesis.faults import Faults
 from ops.torture.nemesis.moving import UNLIMITED, Moving, ReplicaOnDisk
@@ -44,10 +43,10 @@ class Nemesis:
         book: Book,
         seed: int,
         replicas: int = 1,
-        kill_controller_every: float = 0.0,
+        every: Mapping[str, float] | None = None,
     ) -> None:
-        """`replicas`: the replication factor; `kill_controller_every`: seconds between kills beside the decisions."""
-        self._kill_controller_every = kill_controller_every
+        """`replicas`: the replication factor; `every`: the seconds between two executions of an action."""
+        self._every = every or {}
         self._roles, self._moving, self._workload = roles, moving, workload
         self._side, self._book, self._seed = side, book, seed
         self._usual, self._replicated = replicas, replicas > 1
@@ -100,7 +99,7 @@ class Nemesis:
 
     def run(self, until: float, tick: Callable[[], None]) -> None:
         """Execute decisions until the monotonic time `until`, or `stop`; call `tick` before each."""
-        due = time.monotonic() + self._kill_controller_every
+        every = Every(self._every, time.monotonic())
         disks = not self._roles.disks_cannot_fail
         for decision in decisions(
             self._seed, by_engine=self._roles.by_engine, replicated=self._replicated, disks=disks
@@ -108,9 +107,7 @@ class Nemesis:
             if self._stop.wait(min(decision.pause, max(0.0, until - time.monotonic()))) or time.monotonic() >= until:
                 return
             tick()
-            if self._kill_controller_every and time.monotonic() >= due:
-                due += self._kill_controller_every
-                decision = replace(decision, action="kill-controller")
+            decision = every.chosen(decision, time.monotonic())
             if not self._busy.acquire(timeout=0.5):
                 self._book.note(decision.action, "", "skipped: all threads are busy", decision.number)
                 continue

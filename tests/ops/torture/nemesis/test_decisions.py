@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ops.torture.nemesis.book import Book
-from ops.torture.nemesis.decisions import BY_ENGINE, ON_DISKS, REPLICATED, WEIGHTS, Decision, decisions
+from ops.torture.nemesis.decisions import BY_ENGINE, ON_DISKS, REPLICATED, WEIGHTS, Decision, Every, decisions
 from ops.torture.nemesis.faults import CANCEL_PREFIXES, MOVE_PREFIXES, OTHER_PREFIXES, points
 from ops.torture.nemesis.moving import Moving
 from ops.torture.nemesis.nemesis import Nemesis
@@ -41,6 +41,18 @@ def test_every_action_occurs_where_it_is_possible_and_only_there(
     seen = Counter(decision.action for decision in islice(decisions(3, **options), 2000))
     assert set(seen) == set(WEIGHTS) | set(own)
     assert seen["move-by-sdk"] > 3 * seen["kill-temporal"]
+
+
+def test_an_action_happens_every_so_many_seconds_in_place_of_the_seeds() -> None:
+    every = Every({"disk-replaced": 20.0, "kill-controller": 30.0}, began=100.0)
+    chosen = [every.chosen(decision, float(now)) for now, decision in zip(range(101, 221), some(7), strict=False)]
+    forced = [(101 + at, made.action) for at, (made, own) in enumerate(zip(chosen, some(7), strict=False)) if made != own]
+    assert forced == [
+        (120, "disk-replaced"), (130, "kill-controller"), (140, "disk-replaced"), (160, "disk-replaced"),
+        (161, "kill-controller"), (180, "disk-replaced"), (190, "kill-controller"), (200, "disk-replaced"),
+        (220, "disk-replaced"),
+    ]  # fmt: skip
+    assert [made.picks for made in chosen] == [own.picks for own in some(7)[:120]]
 
 
 def test_every_decision_can_be_carried_out(tmp_path: Path) -> None:

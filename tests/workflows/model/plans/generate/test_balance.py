@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage_node.model.ids import TopicPartition
 from tests.workflows.model.plans.generate.scenes import check, placed_by, random_cluster, shuffled, used_after
 from tests.workflows.model.plans.support import MB, cluster, tp, with_directory, with_future, with_node, with_state
 from workflows.model.plans.generate.balance import add_broker, balance_brokers, balance_directories
@@ -78,6 +79,28 @@ def test_brokers_are_balanced_with_the_fewest_bytes_that_any_plan_needs(
         if misplaced(used) <= reached:
             fewest = min(fewest, moved)
     assert plan.bytes <= 1.1 * fewest
+
+
+@pytest.mark.feature("113-47")
+def test_directories_drift_apart_where_the_brokers_stay_level() -> None:
+    """Replicas of any size on every broker: the brokers hold the same, their directories do not, and only these move."""
+    chance = random.Random(47)
+    nodes, disks, partitions = 3, 4, 60
+    held = {f"t-{at}": [f"{node}:/d{chance.randrange(disks)}" for node in range(nodes)] for at in range(partitions)}
+    sizes = {name: chance.randint(1, 100) * MB for name in held}
+    names = [f"{node}:/d{at}" for node in range(nodes) for at in range(disks)]
+    view = cluster(held, sizes=sizes, disks=names, total=20 * sum(sizes.values()))
+    limits = Limits(min_density=0)
+    assert balance_brokers(view, limits).nothing_to_do
+    inside = balance_directories(view, limits=limits)
+    check(inside, view)
+    assert not inside.nothing_to_do
+    for entry in inside.document.partitions:
+        assert entry.replicas == view.partitions[TopicPartition(entry.topic, entry.partition)].replicas
+    used = used_after(inside, view)
+    for node in range(nodes):
+        of_node = [used[Disk(node, f"/d{at}")] for at in range(disks)]
+        assert max(of_node) < 1.1 * sum(of_node) / disks
 
 
 @settings(max_examples=40, deadline=None)
