@@ -468,7 +468,7 @@ class Node:
         held = _held(directory, offline)
         elsewhere = self.replicas.served.keys() | {row.partition for row in held}
         held += [row for tp, row in known.items() if tp not in elsewhere]
-        self.failures.note(directory, reason, held, self.engine.statuses())
+        self.failures.note(directory, reason, held, self.engine.statuses(), self.history.signs_of(directory))
         self.history.add(directory, Event.FAILED, reason, directory.evidence, [row.partition for row in held])
         self._notify_listeners(directory, reason)
         if not self._patient.is_set():

@@ -12,14 +12,20 @@ from temporalio.exceptions import ApplicationError
 
 from storage_node.model.command_rows import move_row, read_failure
 from storage_node.model.commands import DirectoryFailed, FailDirectory
-from storage_node.model.evidence import evidence_row
+from storage_node.model.evidence import evidence_row, sign_rows
 from storage_node.model.fields import BadField
 from workflows import errors, handlers, options
 from workflows.model import messages, names
 from workflows.model.messages import Recorded
 from workflows.model.phases import ENDED
 from workflows.model.run_progress import DirectoryFailureProgress
-from workflows.model.run_results import DirectoryFailureResult, EndedMoveRow, FailureEvidence, OfflineReplicas
+from workflows.model.run_results import (
+    DirectoryFailureResult,
+    EarlySign,
+    EndedMoveRow,
+    FailureEvidence,
+    OfflineReplicas,
+)
 
 RECORDING = "recording"
 
@@ -119,4 +125,5 @@ class DirectoryFailure:
             replicas=[OfflineReplicas(topic, list(partitions)) for topic, partitions in offline],
             moves=[EndedMoveRow(**move_row(move)) for move in one.moves],
             evidence=FailureEvidence(**evidence_row(one.evidence)) if one.evidence is not None else None,
+            signs=[EarlySign(**row) for row in sign_rows(one.signs)],
         )

@@ -20,7 +20,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.directories.manager import DirectoryManager
 from storage_node.directories.newest_file import NewestFile
 from storage_node.errors import LogDirectoryOffline
-from storage_node.model.evidence import Evidence, evidence_row, read_evidence
+from storage_node.model.evidence import Evidence, Sign, evidence_row, read_evidence
 from storage_node.model.ids import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -148,6 +148,16 @@ class DirectoryHistory:
         """Return the last entry of a directory by its id that says whether it is in use; None without one."""
         entries = (entry for entry in reversed(self._kept.entries) if entry.event not in _ASIDE)
         return next((entry for entry in entries if entry.directory_id == directory_id), None)
+
+    def signs_of(self, directory: LogDirectory) -> tuple[Sign, ...]:
+        """Return the signs of trouble since a directory was last taken into use: the first of each kind."""
+        first: dict[str, Sign] = {}
+        for entry in self.of(directory.name):
+            if entry.event is Event.SIGN:
+                first.setdefault(entry.reason.partition(":")[0], Sign(entry.reason, entry.time))
+            elif entry.event not in _ASIDE:
+                first.clear()
+        return tuple(first.values())
 
     def of(self, path: str) -> tuple[Entry, ...]:
         """Return the entries of a directory by its path, oldest first."""

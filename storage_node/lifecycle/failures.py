@@ -22,7 +22,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import StorageError
 from storage_node.model.commands import DirectoryFailed, EndedMove, ReplicaDirectory
-from storage_node.model.evidence import evidence_row, read_evidence
+from storage_node.model.evidence import Sign, evidence_row, read_evidence, read_signs, sign_rows
 from storage_node.model.ids import TopicPartition
 from storage_node.model.image import ClusterImage
 from storage_node.move.status import MoveStatus
@@ -135,8 +135,10 @@ class Failures:
         reason: str,
         replicas: Iterable[ReplicaDirectory],
         moves: Iterable[MoveStatus],
+        signs: tuple[Sign, ...] = (),
     ) -> None:
-        """Record a failed directory: `replicas` were served from it, `moves` are those of the node, ended or not.
+        """Record a failed directory: `replicas` were served from it, `moves` are those of the node, ended or not, and
+        `signs` are what it showed before.
 
         One whose id is unknown is nowhere in the metadata, so there is nothing to report.
         """
@@ -150,7 +152,7 @@ class Failures:
         )
         rows = tuple(replicas)
         failure = DirectoryFailed(
-            directory.id, directory.name, reason, self.now(), self.incarnation, rows, ended, directory.evidence
+            directory.id, directory.name, reason, self.now(), self.incarnation, rows, ended, directory.evidence, signs
         )
         with self._lock:
             self._replicas.setdefault(directory.id, {}).update({row.partition: row for row in rows})
@@ -273,6 +275,7 @@ def _row(known: _Known) -> dict[str, Any]:
         "moves": [[*_tp(move.partition), move.source, move.directory, move.owner, move.run_id, move.message]
                   for move in one.moves],
         "evidence": None if one.evidence is None else evidence_row(one.evidence),
+        "signs": sign_rows(one.signs),
         "recorded": known.recorded,
     }  # fmt: skip
 
@@ -293,6 +296,7 @@ def _known(row: Mapping[str, Any]) -> _Known:
         replicas,
         moves,
         read_evidence(row.get("evidence"), "$.evidence"),
+        read_signs(row.get("signs"), "$.signs"),
     )
     return _Known(failure, bool(row["recorded"]))
 

@@ -25,7 +25,7 @@ from storage_node.model.commands import (
     ReplicaDirectory,
     ReplicaReport,
 )
-from storage_node.model.evidence import evidence_row, read_evidence
+from storage_node.model.evidence import evidence_row, read_evidence, read_signs, sign_rows
 from storage_node.model.fields import BadField
 from storage_node.model.ids import TopicPartition
 from storage_node.model.metadata import DirectoryRegistration
@@ -272,7 +272,9 @@ def _read_report_replicas(row: Mapping[str, Any]) -> commands.ReportReplicas:
 # --- a failed directory
 
 
-_FAILURE = ("node", "incarnation", "directory", "directory_id", "reason", "noticed", "replicas", "moves", "evidence")
+_FAILURE = (
+    "node", "incarnation", "directory", "directory_id", "reason", "noticed", "replicas", "moves", "evidence", "signs",
+)  # fmt: skip
 _MOVE = ("topic", "partition", "source", "directory", "workflow_id", "run_id", "message")
 
 
@@ -293,6 +295,7 @@ def failure_row(command: FailDirectory) -> Row:
         "replicas": [[topic, topic_id, pairs] for (topic, topic_id), pairs in topics.items()],
         "moves": [move_row(move) for move in failure.moves],
         **({"evidence": evidence_row(failure.evidence)} if failure.evidence is not None else {}),
+        **({"signs": sign_rows(failure.signs)} if failure.signs else {}),
     }
 
 
@@ -311,9 +314,9 @@ def read_failure(parameter: Any) -> FailDirectory:
     replicas = _failed_replicas(row.get("replicas") or [], "$.replicas", directory_id)
     moves = fields.a_list(row.get("moves") or [], "$.moves")
     ended = tuple([_read_move(each, f"$.moves[{place}]") for place, each in enumerate(moves)])
-    evidence = read_evidence(row.get("evidence"), "$.evidence")
+    evidence, signs = read_evidence(row.get("evidence"), "$.evidence"), read_signs(row.get("signs"), "$.signs")
     return FailDirectory(
-        node, DirectoryFailed(directory_id, path, reason, float(noticed), incarnation, replicas, ended, evidence)
+        node, DirectoryFailed(directory_id, path, reason, float(noticed), incarnation, replicas, ended, evidence, signs)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from storage_node.model.evidence import Evidence
+from storage_node.model.evidence import Evidence, Sign
 from storage_node.model.ids import TopicPartition
 from storage_node.model.metadata import DirectoryRegistration
 
@@ -137,6 +137,8 @@ class DirectoryFailed:
     moves: tuple[EndedMove, ...] = ()
     evidence: Evidence | None = None
     """The operation that failed; None in reports of nodes of an earlier version."""
+    signs: tuple[Sign, ...] = ()
+    """What the directory showed since it was last taken into use, the first of each kind, oldest first."""
 
 
 # --- commands

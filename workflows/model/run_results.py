@@ -182,6 +182,14 @@ class FailureEvidence:
 
 
 @dataclass(frozen=True)
+class EarlySign:
+    """A sign of trouble that the directory showed before it failed."""
+
+    text: str  # its kind and words: `errors`, `slow`, `read-only` or `smart`
+    time: float  # when it began
+
+
+@dataclass(frozen=True)
 class DirectoryFailureResult(Versioned):
     """The result of DirectoryFailure."""
 
@@ -198,6 +206,7 @@ class DirectoryFailureResult(Versioned):
     replicas: list[OfflineReplicas]
     moves: list[EndedMoveRow]
     evidence: FailureEvidence | None = field(default=None, kw_only=True)  # None where the node sent none
+    signs: list[EarlySign] = field(default_factory=list, kw_only=True)  # since it was last taken into use
 
 
 # --- NodeLease

@@ -274,6 +274,8 @@ DIRECTORIES = Table(
             file="the file or folder of that operation; empty where it is unknown",
             errno="the name of the system's error number; empty for none",
         ),
+        Column("signs", T.ArrayType(STRING), "the signs of trouble before it: errors, slow, read-only or smart"),
+        *columns(TIME, first_sign="when the first of these signs began"),
         *columns(TIME, noticed="when the node noticed it", recorded="when the metadata had it"),
         *columns(DOUBLE, seconds="from one to the other"),
         *columns(STRING, outcome="what the controller made of it, or the run's status"),

@@ -19,6 +19,7 @@ _RECORDED = T.ArrayType(
 )
 _TOLD = T.ArrayType(T.ArrayType(_TEXT))
 _PAIRS = T.ArrayType(T.ArrayType(T.LongType()))
+_SIGNS = T.ArrayType(T.StructType([T.StructField("text", _TEXT), T.StructField("time", T.DoubleType())]))
 _MOVES = T.ArrayType(T.StructType([T.StructField(name, _TEXT) for name in ("topic", "partition")]))
 
 
@@ -56,6 +57,7 @@ def directories(runs: DataFrame) -> DataFrame:
     moves = F.transform(
         F.from_json(text("moves"), _MOVES), lambda row: F.concat_ws("-", row["topic"], row["partition"])
     )
+    signs = F.from_json(text("signs"), _SIGNS)
     empty = F.array().cast(T.ArrayType(_TEXT))
     return conform(
         chains.withColumns(
@@ -68,6 +70,8 @@ def directories(runs: DataFrame) -> DataFrame:
                 "operation": text("evidence.operation"),
                 "file": text("evidence.path"),
                 "errno": text("evidence.errno"),
+                "signs": F.coalesce(F.transform(signs, lambda row: row["text"]), empty),
+                "first_sign": _time(F.array_min(F.transform(signs, lambda row: row["time"]))),
                 "noticed": _time(text("noticed")),
                 "recorded": F.when(done, _time(F.get_json_object("result", "$.recorded"))),
                 "outcome": F.when(done, F.get_json_object("result", "$.outcome")).otherwise(F.col("status")),

@@ -51,7 +51,8 @@ def failure(name: str, **more: Any) -> RunBuilder:
 @pytest.mark.spark
 def test_recorded_and_pending_directory_failures_are_rows(spark: Any, tmp_path: Any) -> None:
     evidence = {"verdict": "disk", "operation": "fsync", "path": "/data/n2/d2/t-0", "errno": "EIO", "time": NOTICED}
-    recorded = failure("recorded", evidence=evidence)
+    signs = [{"text": "smart: 8 sectors", "time": NOTICED - 60}, {"text": "slow: 9 times", "time": NOTICED - 5}]
+    recorded = failure("recorded", evidence=evidence, signs=signs)
     result = {
         **recorded_facts(),
         "recorded": NOTICED + 1.25,
@@ -59,10 +60,11 @@ def test_recorded_and_pending_directory_failures_are_rows(spark: Any, tmp_path: 
         "replicas": [{"topic": "orders", "partitions": [0, 7]}],
         "moves": [MOVE],
         "evidence": evidence,
+        "signs": signs,
     }
     recorded.complete(5.0, result)
     hung = {"verdict": "hung", "operation": "the health check", "path": "/data/n2/d3", "errno": "", "time": NOTICED}
-    waits = failure("waits", directory="/data/n2/d3", evidence=hung)
+    waits = failure("waits", directory="/data/n2/d3", evidence=hung, signs=signs[1:])
     old = failure("old", directory="/data/n2/d4", noticed=NOTICED + 1)
     export(tmp_path, recorded, waits, old, moved("a"), at=100)
     found = directories(runs(spark, tmp_path))
@@ -72,6 +74,14 @@ def test_recorded_and_pending_directory_failures_are_rows(spark: Any, tmp_path: 
         "/data/n2/d2": ("disk", "fsync", "EIO", "/data/n2/d2/t-0"),
         "/data/n2/d3": ("hung", "the health check", "", "/data/n2/d3"),
         "/data/n2/d4": (None, None, None, None),
+    }
+    assert {
+        row["directory"]: (row["signs"], row["early"])
+        for row in found.selectExpr("*", "unix_seconds(noticed) - unix_seconds(first_sign) AS early").collect()
+    } == {
+        "/data/n2/d2": (["smart: 8 sectors", "slow: 9 times"], 60),
+        "/data/n2/d3": (["slow: 9 times"], 5),
+        "/data/n2/d4": ([], None),
     }
     one, two, _ = collect_failures(found)
     assert (one.node, one.directory, one.outcome, one.seconds) == (2, "/data/n2/d2", "recorded", 1.25)

@@ -12,6 +12,7 @@ import pytest
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogDirectoryOffline
+from storage_node.lifecycle.directory_history import Event
 from storage_node.log.batches.batch import build_batch
 from storage_node.model.commands import ReplicaDirectory
 from storage_node.model.ids import TopicPartition
@@ -90,9 +91,12 @@ def test_failure_is_reported_until_recorded_over_a_restart(harness: Harness) -> 
     bad = Path(next(path for path in harness.paths[1:]))
     lost = {tp for tp in harness.node.replicas.served if harness.directory_of(tp.topic, tp.partition) == str(bad)}
     harness.controller.away = True  # told, but not taken
+    directory = next(each for each in harness.node.dirs.directories if each.name == str(bad))
+    harness.node.history.add(directory, Event.SIGN, "smart: 8 sectors")
     bad.rename(bad.with_name("pulled-out"))
     until(lambda: harness.controller.failed, 30)
     (first,) = harness.controller.failed
+    assert [sign.text for sign in first.signs] == ["smart: 8 sectors"]
     note = Path(harness.paths[0]) / "directory-failures"
     until(note.exists)
     harness.controller.away = False

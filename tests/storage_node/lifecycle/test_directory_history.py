@@ -121,6 +121,23 @@ def test_sign_that_comes_and_goes_is_one_entry_and_displaces_no_failure(dirs: Di
     dirs.close()
 
 
+def test_signs_of_a_directory_are_the_first_of_each_kind_since_it_was_taken_into_use(dirs: DirectoryManager) -> None:
+    first, second = dirs.directories
+    clock = iter(range(0, 10**9, 4_000))
+    history = DirectoryHistory(now=lambda: float(next(clock)))
+    history.add(first, Event.SIGN, "slow: before it was replaced")
+    history.add(first, Event.REPLACED)
+    history.add(first, Event.SIGN, "smart: 8 sectors")
+    history.add(second, Event.SIGN, "slow: another disk")
+    history.add(first, Event.SIGN, "slow: 9 times")
+    history.add(first, Event.SIGN, "smart: 16 sectors")
+    assert [sign.text for sign in history.signs_of(first)] == ["smart: 8 sectors", "slow: 9 times"]
+    assert [sign.time for sign in history.signs_of(first)] == sorted(sign.time for sign in history.signs_of(first))
+    history.add(first, Event.FAILED, "it died")
+    assert history.signs_of(first) == ()
+    dirs.close()
+
+
 def test_entries_and_names_are_bounded(dirs: DirectoryManager) -> None:
     directory = dirs.directories[0]
     history = DirectoryHistory()

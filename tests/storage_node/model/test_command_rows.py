@@ -40,6 +40,7 @@ from storage_node.model.commands import (
     ReplicaReport,
     ReportReplicas,
 )
+from storage_node.model.evidence import Sign
 from storage_node.model.fields import BadField
 from storage_node.model.ids import TopicPartition
 from storage_node.model.metadata import DirectoryRegistration
@@ -70,12 +71,13 @@ TOPIC = st.builds(NewTopic, TEXT, COUNT, COUNT, st.dictionaries(TEXT, TEXT, max_
 ASSIGNED = st.builds(NewTopic, TEXT, st.just(-1), st.just(-1), assignment=st.lists(NODES, min_size=1).map(tuple))
 MOVE = st.builds(EndedMove, PARTITION, TEXT, TEXT, TEXT, TEXT, TEXT)
 FAILURE = st.builds(
-    lambda id_, path, reason, noticed, start, replicas, moves: DirectoryFailed(
-        id_, path, reason, round(noticed, 3), start, tuple(replace(each, directory_id=id_) for each in replicas), moves
+    lambda id_, path, reason, noticed, start, replicas, *moves_and_signs: DirectoryFailed(
+        id_, path, reason, round(noticed, 3), start, tuple(replace(each, directory_id=id_) for each in replicas),
+        moves_and_signs[0], signs=moves_and_signs[1],
     ),
     WORD, WORD, WORD, st.floats(0, 1e10), WORD,
     st.lists(st.builds(ReplicaDirectory, st.builds(TopicPartition, st.just("t"), NUMBER), st.just("id"), TEXT, NUMBER)),
-    some(MOVE),
+    some(MOVE), some(st.builds(Sign, WORD, st.floats(0, 1e10))),
 )  # fmt: skip
 COMMANDS: dict[type, st.SearchStrategy[Any]] = {
     CreateTopics: st.builds(CreateTopics, some(TOPIC | ASSIGNED), st.booleans()),

@@ -46,7 +46,8 @@ def test_every_action_occurs_where_it_is_possible_and_only_there(
 def test_an_action_happens_every_so_many_seconds_in_place_of_the_seeds() -> None:
     every = Every({"disk-replaced": 20.0, "kill-controller": 30.0}, began=100.0)
     chosen = [every.chosen(decision, float(now)) for now, decision in zip(range(101, 221), some(7), strict=False)]
-    forced = [(101 + at, made.action) for at, (made, own) in enumerate(zip(chosen, some(7), strict=False)) if made != own]
+    pairs = enumerate(zip(chosen, some(7), strict=False))
+    forced = [(101 + at, made.action) for at, (made, own) in pairs if made != own]
     assert forced == [
         (120, "disk-replaced"), (130, "kill-controller"), (140, "disk-replaced"), (160, "disk-replaced"),
         (161, "kill-controller"), (180, "disk-replaced"), (190, "kill-controller"), (200, "disk-replaced"),

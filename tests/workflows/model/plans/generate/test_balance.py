@@ -83,7 +83,7 @@ def test_brokers_are_balanced_with_the_fewest_bytes_that_any_plan_needs(
 
 @pytest.mark.feature("113-47")
 def test_directories_drift_apart_where_the_brokers_stay_level() -> None:
-    """Replicas of any size on every broker: the brokers hold the same, their directories do not, and only these move."""
+    """Every broker holds every partition: the brokers are level, their directories are not."""
     chance = random.Random(47)
     nodes, disks, partitions = 3, 4, 60
     held = {f"t-{at}": [f"{node}:/d{chance.randrange(disks)}" for node in range(nodes)] for at in range(partitions)}
