@@ -78,6 +78,9 @@ def main() -> int:
     parser.add_argument(
         "--partitions", type=int, default=on_clusters.ALL_PARTITIONS, help="partitions of a plan on a real broker"
     )
+    parser.add_argument(
+        "--partition-bytes", type=int, default=on_clusters.SIZE, help="bytes of each of these partitions"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--only", type=_chosen, default=list(BENCHES), help=f"subset of {','.join(BENCHES)}")
     options = parser.parse_args()
@@ -91,7 +94,14 @@ def main() -> int:
     try:
         if not copies.drop_caches():
             console.print("the page cache cannot be dropped (that needs root): cold runs are warm or skipped")
-        sizes = (options.bytes, options.rounds, options.topics, options.moves, options.partitions)
+        sizes = (
+            options.bytes,
+            options.rounds,
+            options.topics,
+            options.moves,
+            options.partitions,
+            options.partition_bytes,
+        )
         with Bench(console, folder, *sizes) as bench:
             for name in options.only:
                 figures += BENCHES[name](bench)

@@ -99,6 +99,7 @@ class Bench:
         topics: int = 950,
         moves: int = 100_000,
         partitions: int = 2_000,
+        partition_bytes: int = 64 << 10,
     ) -> None:
         self.console = console
         self.folder = folder
@@ -109,6 +110,7 @@ class Bench:
         """Moves of a plan at scale; fewer for a quick run."""
         self.partitions = partitions
         """Partitions of a plan on a real broker; fewer for a quick run."""
+        self.partition_bytes = partition_bytes
         self.topics = topics
         """Topics of a cluster at its limit; fewer for a quick run."""
         self._started = contextlib.ExitStack()
