@@ -123,9 +123,14 @@ def run(
         at = wanted or newest_time(lake)
         made = stored(lake) if wanted is None else at_time(lake, wanted)
         burned = lake.read(schema.BURN_RATE) if wanted is None else burned_at(made, rules, at).persist()
-        report = report_of(made, lake.read(schema.QUARANTINE), rules, at, only, burned)
-        events = made.runs.agg(F.coalesce(F.sum("events"), F.lit(0))).first()
-        site = site_of(lake, made, rules, at, report.runs, temporal_ui, burned)
+        # The page and the site ask for these many times: Spark takes what is kept for this part of their plans.
+        kept = graded(made, rules, at).persist()
+        try:
+            report = report_of(made, lake.read(schema.QUARANTINE), rules, at, only, burned)
+            events = made.runs.agg(F.coalesce(F.sum("events"), F.lit(0))).first()
+            site = site_of(lake, made, rules, at, report.runs, temporal_ui, burned)
+        finally:
+            kept.unpersist()
     first = write_site(site, out_dir / SITE)
     page = write_page(report, out_dir / "report.html")
     total = report.total
@@ -193,7 +198,7 @@ def site_of(
     """Return the values of the site. Its days, rates, stalls, retries, transitions and progress of plans are gold's,
     as of the newest export; so are the budgets, unless `burned` has those of another time.
     """
-    moves = judged(measured(made.moves), rules, as_of)
+    moves = graded(made, rules, as_of)
     sources = Sources(
         moves=moves,
         sla_daily=lake.read(schema.SLA_DAILY),
@@ -244,19 +249,21 @@ def report_of(
     burned: DataFrame | None = None,
 ) -> Report:
     """Return the values that the report shows; `burned` are the budgets of SLOs."""
-    moves = judged(measured(made.moves), rules, as_of).persist()
-    try:
-        shown = Shown(
-            moves=moves,
-            phases=measured_phases(made.move_phases, made.moves),
-            summary=sla_summary(moves),
-            runs=made.runs,
-            plans=judged_plans(made.plans, moves, as_of),
-            failures=made.directories,
-            replica_failures=replica_failures(made.replica_reports),
-            quarantine=quarantine,
-            burned=burned,
-        )
-        return build(shown, as_of, only)
-    finally:
-        moves.unpersist()
+    moves = graded(made, rules, as_of)
+    shown = Shown(
+        moves=moves,
+        phases=measured_phases(made.move_phases, made.moves),
+        summary=sla_summary(moves),
+        runs=made.runs,
+        plans=judged_plans(made.plans, moves, as_of),
+        failures=made.directories,
+        replica_failures=replica_failures(made.replica_reports),
+        quarantine=quarantine,
+        burned=burned,
+    )
+    return build(shown, as_of, only)
+
+
+def graded(made: Silver, rules: Rules, as_of: datetime) -> DataFrame:
+    """Return the moves, each with what was measured of it and whether it met its deadline."""
+    return judged(measured(made.moves), rules, as_of)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError, TimeoutError
 from temporalio.workflow import ParentClosePolicy
 
 from storage_node.model import fields
@@ -194,6 +194,8 @@ class EvacuateDirectory:
             result = await start(activity, call, cluster=self._cluster, summary=self._request.directory)
         except ActivityError as failure:
             cause = failure.cause
+            if isinstance(cause, TimeoutError) and cancellation.requested():
+                raise CancelledError("The evacuation was cancelled.") from failure  # Its worker is dead.
             raise cause if isinstance(cause, ApplicationError | CancelledError) else failure from failure
         return readable(activity, read, result)
 

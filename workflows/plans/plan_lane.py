@@ -179,8 +179,10 @@ class PlanLane:
             if not cancellation.requested():
                 raise
         except ActivityError as failure:
-            if not isinstance(failure.cause, CancelledError):
-                cause = failure.cause
+            # A step that was cancelled ends as failed where its worker is dead, or its last attempt failed: what may be
+            # under way is cancelled then, and that step says what became of it.
+            cause = failure.cause
+            if not isinstance(cause, CancelledError) and (not self._stopping or activity == calls.CANCEL_MOVES):
                 why = cause.message if isinstance(cause, ApplicationError) else str(cause)
                 self._fail(f"{activity}: {why}")
         except BadField as problem:

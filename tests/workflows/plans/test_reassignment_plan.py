@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from activities.plans import choosing
+from activities.plans.lane_steps import LaneSteps
 from storage_node.model.error_codes import ErrorCode
 from storage_node.model.ids import TopicPartition
 from tests.support.programs.temporal import TemporalServer
@@ -241,6 +244,37 @@ def test_cancel_through_temporal_takes_the_moves_back(
         await recorded("plan-cancelled", it.client, plan.id)
         await it.lane(1).result()
         await recorded("plan-lane-stopped", it.client, it.lane(1).id)
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_cancelled_step_whose_attempt_fails_leaves_nothing_under_way(
+    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled activity is not tried again: that of a dead worker fails, and so does one that lost its broker."""
+    follow = LaneSteps.follow
+
+    async def failing(self: LaneSteps, *given: Any) -> Any:
+        try:
+            return await follow(self, *given)
+        except asyncio.CancelledError:
+            raise ApplicationError("the broker closed the connection") from None
+
+    monkeypatch.setattr(LaneSteps, "follow", failing)
+
+    async def scene(it: Scene) -> None:
+        it.kafka.held = True
+        plan = await it.submit()
+        await it.running(plan, 2)
+
+        async def followed() -> bool:
+            return all([(await it.lane(number).query("progress"))["phase"] == "following" for number in (0, 1)])
+
+        await until_true(followed)
+        await plan.execute_update("cancel")
+        result = await plan.result()
+        assert (result["outcome"], result["outcomes"]) == ("cancelled", {"cancelled": 2})
+        assert it.kafka.placed == BEFORE and not it.kafka.targets and not it.kafka.futures
 
     run(temporal_server, task_queue, scene)
 
