@@ -236,7 +236,7 @@ def burned_at(made: Silver, rules: Rules, as_of: datetime) -> DataFrame:
     if not rules.slos:
         return made.runs.sparkSession.createDataFrame([], schema.BURN_RATE.struct)
     evidence = Evidence(made.runs, made.move_phases, made.throttle_spans, made.moves)
-    minutes = slo_minutes(judged(measured(made.moves), rules, as_of), evidence, rules, as_of)
+    minutes = slo_minutes(graded(made, rules, as_of), evidence, rules, as_of)
     return burn_rate(keep("slo_minutes", minutes), rules, as_of)
 
 

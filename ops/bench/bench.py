@@ -111,6 +111,7 @@ class Bench:
         self.partitions = partitions
         """Partitions of a plan on a real broker; fewer for a quick run."""
         self.partition_bytes = partition_bytes
+        """Bytes of each of these partitions."""
         self.topics = topics
         """Topics of a cluster at its limit; fewer for a quick run."""
         self._started = contextlib.ExitStack()

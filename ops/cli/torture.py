@@ -135,7 +135,8 @@ def torture(
 
 def _every(given: Sequence[str], *, replicated: bool, by_engine: bool) -> dict[str, float]:
     """Return the seconds by action of `--every`. Raises UsageError for an unknown action or no positive seconds."""
-    known = decisions.weights_of(replicated=replicated, by_engine=by_engine, disks=not by_engine and not missing())
+    no_disks = "disks do not fail in containers" if by_engine else missing()
+    known = decisions.weights_of(replicated=replicated, by_engine=by_engine, disks=not no_disks)
     read: dict[str, float] = {}
     for each in given:
         action, _, text = each.partition("=")
@@ -145,6 +146,8 @@ def _every(given: Sequence[str], *, replicated: bool, by_engine: bool) -> dict[s
             raise UsageError(f"--every needs ACTION=SECONDS, such as disk-replaced=20, not {each!r}") from None
         if not 0 < read[action] < math.inf:
             raise UsageError(f"--every {each}: the seconds must be a positive number")
+        if action in decisions.ON_DISKS and no_disks:
+            raise UsageError(f"--every {each}: {no_disks}")
         if action not in known:
-            raise UsageError(f"--every {each}: no action {action!r} here; there are {', '.join(sorted(known))}")
+            raise UsageError(f"--every {each}: this run has no such action; it has {', '.join(sorted(known))}")
     return read

@@ -101,3 +101,22 @@ def test_folder_with_something_in_it_is_left_alone(capsys: pytest.CaptureFixture
     assert main.run(["torture", "--data", str(tmp_path)]) == 1
     assert "is not empty" in capsys.readouterr().err
     assert (tmp_path / "precious").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--every", "disk-replaced"], "--every needs ACTION=SECONDS"),
+        (["--every", "kill-node=soon"], "--every needs ACTION=SECONDS"),
+        (["--every", "kill-node=0"], "the seconds must be a positive number"),
+        (["--every", "kill-node=nan"], "the seconds must be a positive number"),
+        (["--every", "explode=5"], "this run has no such action; it has "),
+        (["--replication-factor", "1", "--every", "kill-leader=5"], "this run has no such action; it has "),
+        (["--containers", "--every", "disk-replaced=20"], "disks do not fail in containers"),
+    ],
+)
+def test_action_that_the_run_does_not_have_is_refused(
+    capsys: pytest.CaptureFixture[str], given: list[str], says: str
+) -> None:
+    assert main.run(["torture", *given]) == 2
+    assert says in capsys.readouterr().err
