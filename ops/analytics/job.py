@@ -32,6 +32,7 @@ from ops.analytics.report import ALL, Only, Report, Shown, build
 from ops.analytics.session import CORES, spark_session, tasks_for
 from ops.analytics.silver.build import Silver, silver
 from ops.analytics.silver.failures import replica_failures
+from ops.analytics.threads import side_by_side
 from ops.dashboards.site.collect import Sources, collect
 from ops.dashboards.site.tables import Site
 from ops.dashboards.site.write import write_site
@@ -126,9 +127,14 @@ def run(
         # The page and the site ask for these many times: Spark takes what is kept for this part of their plans.
         kept = graded(made, rules, at).persist()
         try:
-            report = report_of(made, lake.read(schema.QUARANTINE), rules, at, only, burned)
-            events = made.runs.agg(F.coalesce(F.sum("events"), F.lit(0))).first()
-            site = site_of(lake, made, rules, at, report.runs, temporal_ui, burned)
+            kept.count()  # Once: the two parts below would both begin to compute it.
+            counted = made.runs.agg(F.count(F.lit(1)), F.coalesce(F.sum("events"), F.lit(0))).first()
+            runs, events = counted or (0, 0)
+            report, site = side_by_side(
+                spark,
+                lambda: report_of(made, lake.read(schema.QUARANTINE), rules, at, only, burned),
+                lambda: site_of(lake, made, rules, at, runs, temporal_ui, burned),
+            )
         finally:
             kept.unpersist()
     first = write_site(site, out_dir / SITE)
@@ -137,7 +143,7 @@ def run(
     summary = Summary(
         as_of=to_iso(at),
         runs=report.runs,
-        events=events[0] if events else 0,
+        events=events,
         moves=total.moves,
         moved=total.moved,
         failed=total.failed,

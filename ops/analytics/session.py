@@ -211,6 +211,8 @@ def local_profile(scratch: Path, settings: Path, tasks: int = CORES) -> list[tup
         SHUFFLE_PARTITIONS: str(tasks),
         "spark.default.parallelism": str(tasks),
         "spark.sql.adaptive.enabled": "false",
+        # Each expression in Python would tell Java where it was written, ten calls for one.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.autoBroadcastJoinThreshold": str(64 * 1024 * 1024),

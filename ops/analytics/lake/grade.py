@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, datetime
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from ops.analytics.gold.sla import judged, sla_daily
 from ops.analytics.gold.stalls import stalls
 from ops.analytics.gold.transitions import transitions
 from ops.analytics.lake.tables import Lake
+from ops.analytics.threads import side_by_side
 
 
 def gold(lake: Lake, days: Sequence[str], rules: Rules, as_of: datetime) -> None:
@@ -41,8 +43,7 @@ def gold(lake: Lake, days: Sequence[str], rules: Rules, as_of: datetime) -> None
         tables.append((schema.SLO_MINUTES, slo_minutes(verdicts, _evidence(lake), rules, as_of)))
     if lake.exists(schema.PLANS):
         tables.append((schema.PLAN_PROGRESS, plan_progress(lake.read(schema.PLANS).where(of), moves)))
-    for table, rows in tables:
-        lake.overwrite(table, rows.where(of), of)
+    side_by_side(lake.spark, *[partial(lake.overwrite, table, rows.where(of), of) for table, rows in tables])
     for kept in (verdicts, mine):
         kept.unpersist()
     _burned(lake, rules, as_of, min(days))

@@ -34,6 +34,7 @@ from ops.analytics.schema import conform
 from ops.analytics.silver import histories, moves, plan_runs
 from ops.analytics.silver.build import Silver, silver
 from ops.analytics.silver.histories import CHAIN, RUN
+from ops.analytics.threads import side_by_side
 from workflows.model import names
 
 #: The types of runs whose chains are computed as a whole. Of others, such as the controller's, each run is for itself.
@@ -428,9 +429,12 @@ def refresh(
         lake.append(schema.TOUCHED_DAYS, lake.spark.range(1).select(day, F.lit(sequence).alias("sequence")))
         days = lake.read(schema.TOUCHED_DAYS).where(F.col("sequence") == sequence)
         listed = sorted(row[0] for row in days.select(F.date_format("day", "yyyy-MM-dd")).collect())
-    for table, rows in made.tables():
+
+    def merge(table: schema.Table, rows: DataFrame) -> None:
         by_chain = of_moves if table is schema.MOVES else chains
         lake.merge(table, rows, by_chain if "chain" in table.key or "id" in table.key else runs)
+
+    side_by_side(lake.spark, *[partial(merge, table, rows) for table, rows in made.tables()])
     gold(lake, listed, rules, as_of)
     return made
 

@@ -1,0 +1,28 @@
+"""Independent parts of the job side by side: most of a small part's time is Spark's planning of it, on one core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
+
+#: Parts that run at once.
+AT_ONCE = 2
+
+
+def side_by_side(spark: SparkSession, *parts: Callable[[], Any]) -> list[Any]:
+    """Call the parts in threads of the session, `AT_ONCE` at a time, and return their results in order.
+
+    Once one has failed no further one begins; the first failure is raised when those that had begun have ended.
+    """
+    threads: Any = inheritable_thread_target(spark)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = [pool.submit(threads(part)) for part in parts]
+        try:
+            return [one.result() for one in running]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
