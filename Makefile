@@ -81,7 +81,7 @@ LARGE := tests/workflows/test_any_input.py tests/workflows/test_any_result.py te
 	tests/storage_node/groups/test_giving.py tests/storage_node/protocol/test_memory.py \
 	tests/storage_node/protocol/test_fuzz_schemas.py tests/storage_node/replication/test_replication_property.py \
 	tests/storage_node/log/test_open_files.py tests/activities/test_fencing.py \
-	tests/ops/analytics/lake/test_any_batches.py tests/ops/analytics/lake/test_ingest.py \
+	tests/ops/analytics/lake/test_any_batches.py tests/ops/analytics/lake/test_ingest.py tests/ops/analytics/lake/test_killed.py \
 	tests/ops/disks/test_crashes.py tests/conformance/plan_runs/test_kills.py tests/conformance/storage/test_stopped_broker.py \
 	tests/workflows/plans/test_continuing.py \
 	tests/workflows/model/plans/running/test_run.py tests/workflows/model/plans/running/test_slots.py

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 
@@ -23,6 +23,7 @@ from ops.analytics.silver import (
     steps,
     throttle_spans,
 )
+from ops.analytics.threads import side_by_side
 from workflows.model import names
 
 Put = Callable[[str, DataFrame], DataFrame]
@@ -80,7 +81,6 @@ def silver(
     spark = events.sparkSession
     of_moves: list[DataFrame] = []
     intervals: list[DataFrame] = []
-    taken = spark.createDataFrame([], schema.MOVE_STEPS.struct)
     # What no run of the batch can have is not computed: most of the time of a small batch is that of its plans.
     if names.MOVE_REPLICA in types:
         reported = put("facts", facts.move_facts(runs, activities, latest, as_of))
@@ -88,7 +88,6 @@ def silver(
         requested = facts.moves_asked(runs)
         of_moves.append(moves.disk_moves(chains, requested, reported, on_disks, activities, runs))
         intervals.append(on_disks)
-        taken = put("move_steps", steps.move_steps(runs, activities, reported))
     if names.PARTITION_REASSIGNMENT in types:
         between = reassignments.node_moves(runs, chains, activities, latest, as_of, put)
         of_moves.append(between.moves)
@@ -104,27 +103,26 @@ def silver(
     if of_lanes:
         of_all = put("directed_moves", of_all)
         of_all = plan_runs.carried_out(of_all, plan_runs.all_lanes(of_all, runs, chains, known_lanes))
-    return Silver(
-        runs=runs,
-        activities=activities,
-        moves=put("moves", of_all),
-        move_phases=put("move_phases", phases.move_phases(_all(intervals), chains))
-        if intervals
-        else spark.createDataFrame([], schema.MOVE_PHASES.struct),
-        move_steps=taken,
-        throttle_spans=put("throttle_spans", throttle_spans.throttle_spans(runs, activities, latest, chains))
-        if not throttle_spans.TYPES.isdisjoint(types)
-        else spark.createDataFrame([], schema.THROTTLE_SPANS.struct),
-        plans=put("plans", plans.plans(runs, chains, activities, latest))
-        if names.REASSIGNMENT_PLAN in types
-        else spark.createDataFrame([], schema.PLANS.struct),
-        directories=put("directories", failures.directories(runs))
-        if names.DIRECTORY_FAILURE in types
-        else spark.createDataFrame([], schema.DIRECTORIES.struct),
-        replica_reports=put("replica_reports", failures.replica_reports(latest))
-        if names.CLUSTER in types
-        else spark.createDataFrame([], schema.REPLICA_REPORTS.struct),
+
+    def table(declared: schema.Table, rows: Callable[[], DataFrame], wanted: bool = True) -> DataFrame:
+        return put(declared.name, rows()) if wanted else spark.createDataFrame([], declared.struct)
+
+    def of_type(declared: schema.Table, name: str, rows: Callable[[], DataFrame]) -> Callable[[], DataFrame]:
+        return partial(table, declared, rows, name in types)
+
+    throttled = not throttle_spans.TYPES.isdisjoint(types)
+    spans = partial(throttle_spans.throttle_spans, runs, activities, latest, chains)
+    parts = side_by_side(
+        spark,
+        partial(table, schema.MOVES, lambda: of_all),
+        partial(table, schema.MOVE_PHASES, lambda: phases.move_phases(_all(intervals), chains), bool(intervals)),
+        of_type(schema.MOVE_STEPS, names.MOVE_REPLICA, lambda: steps.move_steps(runs, activities, reported)),
+        partial(table, schema.THROTTLE_SPANS, spans, throttled),
+        of_type(schema.PLANS, names.REASSIGNMENT_PLAN, lambda: plans.plans(runs, chains, activities, latest)),
+        of_type(schema.DIRECTORIES, names.DIRECTORY_FAILURE, lambda: failures.directories(runs)),
+        of_type(schema.REPLICA_REPORTS, names.CLUSTER, lambda: failures.replica_reports(latest)),
     )
+    return Silver(runs, activities, *parts)
 
 
 def _all(tables: list[DataFrame]) -> DataFrame:

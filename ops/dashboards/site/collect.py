@@ -6,15 +6,17 @@ small, and cut to its newest `MOST_ROWS` rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ops.analytics import schema
+from ops.analytics.threads import side_by_side
 from ops.dashboards.site import tables
 from ops.dashboards.site.pack import Packed, pack
 from ops.dashboards.site.tables import LONGEST_MESSAGE, MOST_MESSAGES, MOST_MOVES, MOST_ROWS, Site, short_id
@@ -50,15 +52,16 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
     since = newest_days(by_day, MOST_MOVES)
     shown = sources.moves if since is None else sources.moves.where(F.col("day") >= F.lit(since))
     rows = sorted(_moves(shown), key=lambda row: (row[_STARTED], row[0] or "", row[1] or 0))[-MOST_MOVES:]
-    found = {
-        "moves": pack(tables.MOVES, with_messages(rows), tables.FIGURES),
-        "days": _newest(
+    others: dict[str, Callable[[], Packed]] = {
+        "days": partial(
+            _newest,
             sources.sla_daily,
             tables.DAYS,
             ("day", "scope", "value"),
             _renamed(bytes="bytes_copied", p50="p50_seconds", p95="p95_seconds"),
         ),
-        "slos": _newest(
+        "slos": partial(
+            _newest,
             sources.burn_rate,
             tables.SLOS,
             ("day", "slo"),
@@ -67,22 +70,26 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
                 **{name: _millionths("budget_left" if name == "left" else name) for name in tables.FRACTIONS},
             },
         ),
-        "stalls": _newest(
-            sources.stalls, tables.STALLS, ("day", "node", "reason"), _renamed(longest="longest_seconds")
+        "stalls": partial(
+            _newest, sources.stalls, tables.STALLS, ("day", "node", "reason"), _renamed(longest="longest_seconds")
         ),
-        "retries": _newest(
+        "retries": partial(
+            _newest,
             sources.retries,
             tables.RETRIES,
             ("day", "type", "activity", "node"),
             _renamed(type="workflow_type", activity="activity_type"),
         ),
-        "rates": _newest(sources.rates_hourly, tables.RATES, ("hour", "node", "target"), {"hour": _epoch("hour")}),
-        "ingests": _newest(_ingested(sources.ingests), tables.INGESTS, ("day", "kind"), {}),
-        "quarantine": _newest(
-            sources.quarantine, tables.QUARANTINE, ("sequence", "file", "offset"), _renamed(file="source_file")
+        "rates": partial(
+            _newest, sources.rates_hourly, tables.RATES, ("hour", "node", "target"), {"hour": _epoch("hour")}
         ),
-        "transitions": _newest(sources.transitions, tables.TRANSITIONS, ("day", "phase", "event"), {}),
-        "plans": _newest(
+        "ingests": partial(_newest, _ingested(sources.ingests), tables.INGESTS, ("day", "kind"), {}),
+        "quarantine": partial(
+            _newest, sources.quarantine, tables.QUARANTINE, ("sequence", "file", "offset"), _renamed(file="source_file")
+        ),
+        "transitions": partial(_newest, sources.transitions, tables.TRANSITIONS, ("day", "phase", "event"), {}),
+        "plans": partial(
+            _newest,
             sources.plans,
             tables.PLANS,
             ("started", "id", "chain"),
@@ -94,7 +101,8 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
                 "message": F.left(F.col("message"), F.lit(LONGEST_MESSAGE)),
             },
         ),
-        "progress": _newest(
+        "progress": partial(
+            _newest,
             sources.plan_progress.where(F.col("minute") <= F.lit(as_of)),
             tables.PROGRESS,
             ("minute", "id", "chain"),
@@ -103,7 +111,8 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
                 **_renamed(id="workflow_id", moves="moves_total", bytes="bytes_done", total="bytes_total"),
             },
         ),
-        "failures": _newest(
+        "failures": partial(
+            _newest,
             sources.directories,
             tables.FAILURES,
             ("noticed", "node"),
@@ -114,6 +123,8 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
             },
         ),
     }
+    parts = side_by_side(sources.moves.sparkSession, *others.values())
+    found = {"moves": pack(tables.MOVES, with_messages(rows), tables.FIGURES), **dict(zip(others, parts, strict=True))}
     return Site(as_of.timestamp(), runs, sum(count for _, count in by_day), found, rules, temporal_ui)
 
 
