@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,6 +102,28 @@ def _tls(values: Mapping[str, str]) -> dict[str, Any]:
         if not Path(location).is_file():
             raise BadClientConfig(f"{store}.location is {location}, which does not exist")
         found[key] = location
-    if "ssl_certfile" in found and (password := values.get("ssl.key.password", "")):
-        found["ssl_password"] = password
+    _read_stores(found, values.get("ssl.key.password", ""))
     return found
+
+
+def _read_stores(found: dict[str, Any], password: str) -> None:
+    """Read the PEM files as the client will: it would say only that a file is wrong, not which one and why."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if location := found.get("ssl_cafile"):
+        try:
+            context.load_verify_locations(location)
+        except OSError as error:
+            raise BadClientConfig(
+                f"ssl.truststore.location is {location}, which has no certificate in PEM that can be read"
+            ) from error
+    if location := found.get("ssl_certfile"):
+        # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+        found["ssl_password"] = password
+        try:
+            context.load_cert_chain(location, password=password)
+        except (OSError, ValueError) as error:
+            why = "ssl.key.password must be the key's" if password else "an encrypted key needs ssl.key.password"
+            raise BadClientConfig(
+                f"ssl.keystore.location is {location}, in which no key with its certificate can be read: both must "
+                f"be PEM, and {why}"
+            ) from error

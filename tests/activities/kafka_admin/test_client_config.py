@@ -15,6 +15,7 @@ from activities.kafka_admin.admin import KafkaAdmin
 from activities.kafka_admin.client_config import ClientConfig
 from activities.kafka_admin.errors import AdminError, BadClientConfig, NoResponse
 from activities.kafka_admin.pool import AdminPool
+from tests.support.programs.openssl import certificate
 
 SERVERS = {"bootstrap.servers": "broker-1:9092,broker-2:9092"}
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada" password="lovelace";'
@@ -25,11 +26,11 @@ def config(**more: str) -> ClientConfig:
     return client_config.of(SERVERS | {key.replace("_", "."): value for key, value in more.items()})
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    path = tmp_path / "store.pem"
-    path.write_text("-----BEGIN CERTIFICATE-----\n")
-    return str(path)
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate, and it with its key, whose password is "geheim"."""
+    signed, both = certificate(tmp_path_factory.mktemp("stores"), "ada", "-passout", "pass:geheim")
+    return str(signed), str(both)
 
 
 def test_cluster_without_security_needs_only_addresses() -> None:
@@ -51,23 +52,48 @@ def test_login_is_read_from_the_jaas_config(mechanism: str, jaas: str, password:
     assert settings.get("ssl_check_hostname") == (True if protocol == "sasl_ssl" else None)
 
 
-def test_pem_stores_and_the_key_password(store: str) -> None:
-    found = config(
+def tls(trusted: str, own: str, password: str) -> ClientConfig:
+    return config(
         security_protocol="SSL",
         ssl_truststore_type="PEM",
-        ssl_truststore_location=store,
+        ssl_truststore_location=trusted,
         ssl_keystore_type="pem",
-        ssl_keystore_location=store,
-        ssl_key_password="geheim",
+        ssl_keystore_location=own,
+        ssl_key_password=password,
         ssl_endpoint_identification_algorithm="",
     )
-    assert found.settings == {
+
+
+def test_pem_stores_and_the_key_password(stores: tuple[str, str]) -> None:
+    assert tls(*stores, "geheim").settings == {
         "security_protocol": "SSL",
         "ssl_check_hostname": False,
-        "ssl_cafile": store,
-        "ssl_certfile": store,
+        "ssl_cafile": stores[0],
+        "ssl_certfile": stores[1],
         "ssl_password": "geheim",
     }
+
+
+@pytest.mark.parametrize(
+    ("password", "why"),
+    [("", "an encrypted key needs ssl.key.password"), ("falsch", "ssl.key.password must be the key's")],
+)
+def test_key_that_its_password_does_not_open_is_rejected_and_nobody_is_asked(
+    password: str, why: str, stores: tuple[str, str]
+) -> None:
+    with pytest.raises(BadClientConfig) as rejected:
+        tls(*stores, password)
+    assert str(rejected.value).startswith(f"ssl.keystore.location is {stores[1]}, ") and why in str(rejected.value)
+    assert "falsch" not in str(rejected.value)
+
+
+def test_stores_without_a_certificate_are_rejected_by_name(stores: tuple[str, str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("-----BEGIN CERTIFICATE-----\n")
+    with pytest.raises(BadClientConfig, match=r"ssl\.truststore\.location"):
+        tls(str(empty), stores[1], "geheim")
+    with pytest.raises(BadClientConfig, match=r"ssl\.keystore\.location"):
+        tls(stores[0], stores[0], "geheim")
 
 
 @pytest.mark.parametrize(

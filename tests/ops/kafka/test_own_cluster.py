@@ -1,6 +1,7 @@
 """The page "On your own cluster", command by command, on a broker of Apache Kafka with SASL_SSL and ACLs.
 
-The user of the worker has the rights of the page's table alone, and its password is in no history, log or error.
+The user of the worker has the rights of the page's table alone, and its password is in no history, log or error. Each
+other way to log in that the page names is tried with the dry run, which asks for all that a plan reads.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +27,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from activities.kafka_admin.admin import KafkaAdmin
@@ -41,6 +44,7 @@ from ops.stack.errors import ExitCode
 from storage_node.model.ids import TopicPartition
 from tests.support.nodes.node_harness import until
 from tests.support.programs.kafka import require_kafka
+from tests.support.programs.openssl import certificate
 from tests.support.programs.temporal import TemporalServer, temporal_server
 from workflows.model import names
 
@@ -52,6 +56,8 @@ SECRET = "hush-4711-no-one-may-see-this"
 USER, CLUSTER, TOPIC = "rehome", "secured", "orders"
 HOST = "127.0.0.1"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+SCRAMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def commands() -> list[list[str]]:
@@ -67,37 +73,39 @@ def rights() -> list[tuple[str, str]]:
 
 
 class Secured:
-    """A broker whose listener SECURE takes SASL_SSL alone; the tests' own, PLAINTEXT, is that of a super user."""
+    """A broker whose listener SECURE takes SASL_SSL alone, and MUTUAL clients with the user's certificate; the tests'
+    own, PLAINTEXT, is that of a super user.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, first = folder, ports.some_block(3)
+        self.folder, first = folder, ports.some_block(4)
         disks = tuple(folder / f"disk-{number}" for number in (1, 2))
         self.broker = Broker(1, first, first + 1, disks, folder / "server.properties")
         self.secure = f"{HOST}:{first + 2}"
-        self.certificate = folder / "certificate.pem"
+        self.mutual = f"{HOST}:{first + 3}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Secured:
-        key, store = self.folder / "key.pem", self.folder / "store.pem"
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker",
-             "-addext", f"subjectAltName=IP:{HOST}", "-keyout", str(key), "-out", str(self.certificate)],
-            check=True, capture_output=True,
-        )  # fmt: skip
-        store.write_text(key.read_text() + self.certificate.read_text())
+        self.certificate, store = certificate(self.folder, "broker", "-nodes", "-addext", f"subjectAltName=IP:{HOST}")
+        users, self.store = certificate(self.folder, USER, "-passout", f"pass:{SECRET}")
         broker = self.broker
         for disk in broker.log_dirs:
             disk.mkdir(parents=True)
+        clients = f"PLAINTEXT://{broker.address},SECURE://{self.secure},MUTUAL://{self.mutual}"
         values = brokers.server_properties(
             broker,
             [broker],
             {
                 **PROPERTIES,
-                "listeners": f"PLAINTEXT://{broker.address},SECURE://{self.secure},"
-                f"CONTROLLER://{broker.controller_address}",
-                "advertised.listeners": f"PLAINTEXT://{broker.address},SECURE://{self.secure}",
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
-                "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
+                "listeners": f"{clients},CONTROLLER://{broker.controller_address}",
+                "advertised.listeners": clients,
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL",
+                "listener.name.mutual.ssl.client.auth": "required",
+                "listener.name.mutual.ssl.truststore.type": "PEM",
+                "listener.name.mutual.ssl.truststore.location": str(users),
+                "listener.name.mutual.ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+                "listener.name.secure.sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAMS)),
+                **{f"listener.name.secure.{each.lower()}.sasl.jaas.config": f"{SCRAM};" for each in SCRAMS},
                 "listener.name.secure.plain.sasl.jaas.config": f'{PLAIN} user_{USER}="{SECRET}";',
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.location": str(store),
@@ -133,7 +141,17 @@ class Secured:
             )
             for resource, operation in rights()
         ]  # fmt: skip
-        made = [*admin.create_acls(wanted).values(), *admin.create_topics([NewTopic(TOPIC, 1, 1)]).values()]
+        logins = [
+            UserScramCredentialUpsertion(
+                USER, ScramCredentialInfo(ScramMechanism[each.replace("-", "_")], 4096), SECRET.encode()
+            )
+            for each in SCRAMS
+        ]
+        made = [
+            *admin.create_acls(wanted).values(),
+            *admin.create_topics([NewTopic(TOPIC, 1, 1)]).values(),
+            *(future for each in logins for future in admin.alter_user_scram_credentials([each]).values()),
+        ]
         for future in made:
             future.result(60)
         producer = Producer({"bootstrap.servers": self.broker.address})
@@ -157,8 +175,6 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     require_kafka()
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the broker's certificate, and is not installed")
     with Secured(tmp_path_factory.mktemp("secured")) as made:
         made.prepare()
         yield made
@@ -174,6 +190,15 @@ def client_properties(secured: Secured, tmp_path: Path, monkeypatch: pytest.Monk
         f"ssl.truststore.type=PEM\nssl.truststore.location={secured.certificate}\n"
     )
     return path
+
+
+def moves(secured: Secured) -> tuple[str, str]:
+    """Write the page's moves.json; returns the directory that the replica is in, and the one that it is to go to."""
+    source = secured.directory()
+    target = next(str(path) for path in secured.broker.log_dirs if str(path) != source)
+    row = {"topic": TOPIC, "partition": 0, "replicas": [1], "log_dirs": [target]}
+    Path("moves.json").write_text(json.dumps({"version": 1, "partitions": [row]}))
+    return source, target
 
 
 @contextlib.contextmanager
@@ -219,10 +244,7 @@ def test_page_leads_from_the_dry_run_to_the_end_and_back_and_no_secret_is_seen(
 ) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", temporal_server.address)
     monkeypatch.setenv("REHOME_CLUSTER", CLUSTER)
-    source = secured.directory()
-    target = next(str(path) for path in secured.broker.log_dirs if str(path) != source)
-    row = {"topic": TOPIC, "partition": 0, "replicas": [1], "log_dirs": [target]}
-    Path("moves.json").write_text(json.dumps({"version": 1, "partitions": [row]}))
+    source, target = moves(secured)
     seen: list[str] = []
 
     def rehome(*words: str) -> tuple[int, str]:
@@ -258,6 +280,46 @@ def test_page_leads_from_the_dry_run_to_the_end_and_back_and_no_secret_is_seen(
         texts |= {str(path): path.read_bytes() for path in Path("plans").rglob("*") if path.is_file()}
         assert len(texts) > len(seen) + 5, "the histories of plans, lanes and keepers are read"
         assert [name for name, text in texts.items() if SECRET.encode() in text] == []
+
+
+def scram(secured: Secured, mechanism: str, password: str) -> str:
+    return (
+        f"bootstrap.servers={secured.secure}\nsecurity.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
+        f'sasl.jaas.config={SCRAM} username="{USER}" password="{password}";\n'
+    )
+
+
+def mutual(secured: Secured, password: str) -> str:
+    return (
+        f"bootstrap.servers={secured.mutual}\nsecurity.protocol=SSL\nssl.keystore.type=PEM\n"
+        f"ssl.keystore.location={secured.store}\nssl.key.password={password}\n"
+    )
+
+
+@pytest.mark.parametrize("way", [*SCRAMS, "mutual TLS"])
+def test_each_way_to_log_in_takes_the_file_that_kafkas_tools_take(
+    way: str, secured: Secured, client_properties: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moves(secured)
+
+    def checked(password: str) -> tuple[int, str]:
+        login = mutual(secured, password) if way == "mutual TLS" else scram(secured, way, password)
+        trust = f"ssl.truststore.type=PEM\nssl.truststore.location={secured.certificate}\n"
+        client_properties.write_text(login + trust)
+        code = cli.run(["plan", "check", "moves.json", "--command-config", str(client_properties)])
+        shown = capsys.readouterr()
+        return code, shown.out + shown.err
+
+    code, said = checked(SECRET)
+    assert code == 0 and "1 move in 1 lane" in said, said
+    bootstrap = secured.mutual if way == "mutual TLS" else secured.secure
+    ran = tools.run(
+        "kafka-log-dirs", "--describe", "--command-config", str(client_properties), bootstrap=bootstrap, timeout=60
+    )
+    assert ran.code == 0 and f"{TOPIC}-0" in ran.out, ran.out + ran.err
+    code, said = checked(f"{SECRET}-but-wrong")
+    assert code in (ExitCode.FAILED, ExitCode.REFUSED, ExitCode.TIMEOUT, ExitCode.USAGE), said
+    assert said.count("error: ") == 1 and SECRET not in said, said
 
 
 def _end(log: Path) -> str:
