@@ -9,13 +9,14 @@ latency in seconds, -1 for an error.
 from __future__ import annotations
 
 import gc
+import os
 import select
 import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,10 +98,12 @@ class Paced:
 
 
 @contextmanager
-def paced(bootstrap: str, topic: str, rate: float, out: Path) -> Iterator[Paced]:
-    """Run the client while the block runs. Raises RuntimeError if it exits early."""
+def paced(bootstrap: str, topic: str, rate: float, out: Path, cores: Set[int] = frozenset()) -> Iterator[Paced]:
+    """Run the client while the block runs, on `cores` alone if given. Raises RuntimeError if it exits early."""
     command = [sys.executable, "-m", "ops.bench.clients.pacer", bootstrap, topic, str(rate), str(out)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    if cores:
+        os.sched_setaffinity(process.pid, cores)
     found = Paced([])
     try:
         assert process.stdin is not None and process.stdout is not None

@@ -2,18 +2,22 @@
 
 Small partitions of one broker with two log directories (`--partitions`); the plan takes each to the other directory,
 the tool takes them back. Meanwhile a client produces to a topic that does not move. The worker runs before the plan is
-submitted, as an orchestrator does; the tool is a program, whose start counts.
+submitted, as an orchestrator does; the tool is a program, whose start counts. Both have cores of their own, as on
+a host of their own: the servers and the client share the other ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from temporalio.client import Client
 
 from ops.bench.bench import Bench
@@ -50,14 +54,30 @@ class Carried:
 def plans_on_clusters(bench: Bench) -> list[Figure]:
     """Measure Apache Kafka's broker, then a node of ours."""
     figures = []
+    cores = sorted(os.sched_getaffinity(0))
+    servers, drivers = set(cores[: max(1, len(cores) // 2)]), set(cores[len(cores) // 2 :])
     kafka = bench.kafka
-    figures += _measured(bench, "Apache Kafka", kafka.bootstrap, list(kafka.log_dirs[1]))
-    stack = bench.stack
-    figures += _measured(bench, "a storage node", stack.bootstrap, stack.disks)
+    _pin([kafka.pid(1)], servers)
+    os.sched_setaffinity(0, drivers)  # What this process starts runs there, too.
+    try:
+        figures += _measured(bench, "Apache Kafka", kafka.bootstrap, list(kafka.log_dirs[1]), servers)
+        stack = bench.stack
+        _pin(stack.pids.values(), servers)
+        figures += _measured(bench, "a storage node", stack.bootstrap, stack.disks, servers)
+    finally:
+        os.sched_setaffinity(0, cores)
     return figures
 
 
-def _measured(bench: Bench, name: str, bootstrap: str, disks: list[Path]) -> list[Figure]:
+def _pin(pids: Iterable[int], cores: Set[int]) -> None:
+    """Let processes, with the threads that they have, run on these cores alone."""
+    for pid in pids:
+        for thread in psutil.Process(pid).threads():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread.id, cores)
+
+
+def _measured(bench: Bench, name: str, bootstrap: str, disks: list[Path], servers: Set[int]) -> list[Figure]:
     bench.say(f"{bench.partitions:,} partitions of {name} ...")
     folder = bench.folder / f"plans-{name.replace(' ', '-')}"
     folder.mkdir()
@@ -70,7 +90,7 @@ def _measured(bench: Bench, name: str, bootstrap: str, disks: list[Path]) -> lis
 
     def carried(do: Callable[[Places], None], out: str) -> Carried:
         wanted = {place: wire_moves.other_disk(disks, *place) for place in places}
-        with pacer.paced(bootstrap, "beside", PRODUCE_RATE, folder / out) as beside:
+        with pacer.paced(bootstrap, "beside", PRODUCE_RATE, folder / out, servers) as beside:
             began = time.monotonic()
             do(wanted)
             seconds = time.monotonic() - began
