@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from activities.kafka_admin.client_config import ClientConfig
-from activities.kafka_admin.errors import ANSWERS, NO_RESPONSE, AdminErrors, Answer, code_name
+from activities.kafka_admin.errors import ANSWERS, NO_RESPONSE, AdminErrors, Answer, answer_of, code_name
 from storage_node.model.error_codes import ErrorCode
 from storage_node.model.ids import TopicPartition
 
@@ -160,7 +161,7 @@ class KafkaAdmin:
 
     def alter_configs(self, resources: Sequence[Any], doing: str) -> None:
         """Send IncrementalAlterConfigs. Raises `errors.rejected` with the first rejected resource's reason,
-        `errors.unknown_topic` if the controller has no such topic.
+        `errors.unknown_topic` if the controller has no such topic, `errors.no_response` if it may be written later.
         """
         with self._kafka_errors(doing):
             response = self._client.alter_configs(list(resources), raise_on_unknown=False, incremental=True)
@@ -168,10 +169,17 @@ class KafkaAdmin:
         for by_name in response.values():
             for name, result in by_name.items():
                 if result != "OK":
-                    unknown = str(result).startswith(f"[Error {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}]")
-                    raise (self.errors.unknown_topic if unknown else self.errors.rejected)(
+                    raise self._error_of(str(result))(
                         f"cannot {doing}: {result}" + ("" if len(resources) == 1 else f" ({name})")
                     )
+
+    def _error_of(self, result: str) -> type[Exception]:
+        """Return what to raise for an error that the client returns as a text, such as "[Error 29] ..."."""
+        found = re.match(r"\[Error (-?\d+)\]", result)
+        code = code_name(int(found.group(1))) if found else ""
+        if code == "UNKNOWN_TOPIC_OR_PARTITION":
+            return self.errors.unknown_topic
+        return self.errors.no_response if answer_of(code) is Answer.RETRY else self.errors.rejected
 
     def configs(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the dynamic configs of topics (`kind` "topic") or nodes ("broker"), by name.
@@ -268,14 +276,20 @@ class KafkaAdmin:
     def partitions(self, topics: Sequence[str] | None = None) -> dict[TopicPartition, dict[str, Any]]:
         """Return leader, replicas, isr, and offline replicas of all partitions, or of those of some topics.
 
-        Topics that do not exist are left out.
+        Topics that do not exist are left out. Raises `errors.rejected` for one that this client must not describe: it
+        would look like one that was deleted.
         """
         with self._kafka_errors("describe the topics"):
             response = self._client.describe_topics(None if topics is None else list(topics))
+        codes = [(topic, code_name(int(topic.get("error_code", 0)))) for topic in response]
+        if denied := sorted(str(topic["name"]) for topic, code in codes if code == "TOPIC_AUTHORIZATION_FAILED"):
+            raise self.errors.rejected(
+                f"cannot describe topic {denied[0]} at {self.bootstrap}: is this client authorized (Describe)?"
+            )
         return {
             TopicPartition(str(topic["name"]), row["partition"]): row
-            for topic in response
-            if not int(topic.get("error_code", 0))
+            for topic, code in codes
+            if code == "NONE"
             for row in _partition_rows(topic)
         }
 

@@ -13,7 +13,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.kafka_admin.admin import KafkaAdmin
-from activities.kafka_admin.errors import AdminError, UnknownTopic
+from activities.kafka_admin.errors import AdminError, Answer, UnknownTopic
 from activities.kafka_admin.pool import AdminPool
 from workflows.model import names
 from workflows.model.plans.running.calls import (
@@ -70,7 +70,7 @@ class ThrottleSteps:
         found: ThrottlesApplied = await self._client.execute_update_with_start_workflow(
             update, argument, start_workflow_operation=begin, result_type=ThrottlesApplied, rpc_timeout=KEEPER_PATIENCE
         )
-        return HoldResult(found.left_out)
+        return HoldResult(found.left_out, found.rejected)
 
     async def read(self, call: ReadThrottlesCall) -> ReadThrottlesResult:
         """Read the configs that are set on brokers and topics. Raises `NoResponse` if no broker responds."""
@@ -143,6 +143,7 @@ class ThrottleSteps:
         written: list[list[Any]] = []
         failed: dict[str, str] = {}
         gone: list[str] = []
+        rejected: list[str] = []
         for (kind, name), rows in grouped.items():
             values = {str(key): (str(operation), value) for _, _, key, operation, value in rows}
             try:
@@ -152,9 +153,10 @@ class ThrottleSteps:
                 failed[f"{kind} {name}"] = str(error)
             except AdminError as error:
                 failed[f"{kind} {name}"] = str(error)
+                rejected += [f"{kind} {name}"] if error.answer is Answer.FINAL else []
             else:
                 written += rows
-        return WriteThrottlesResult(written, failed, gone)
+        return WriteThrottlesResult(written, failed, gone, rejected)
 
 
 def _overrides(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from pyspark import inheritable_thread_target
@@ -18,11 +18,13 @@ def side_by_side(spark: SparkSession, *parts: Callable[[], Any]) -> list[Any]:
 
     Once one has failed no further one begins; the first failure is raised when those that had begun have ended.
     """
-    threads: Any = inheritable_thread_target(spark)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(threads(part)) for part in parts]
+        # (Each part has properties of its own: those of one wrapper would be shared.)
+        running = [pool.submit(inheritable_thread_target(spark)(part)) for part in parts]
         try:
-            return [one.result() for one in running]
+            for one in as_completed(running):
+                one.result()
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+    return [one.result() for one in running]

@@ -137,11 +137,10 @@ class Healing:
         places = self._places(image, may) if may else {}
         if not places:
             return []
+        places = self._without_moves(places)
         before = {tp: self._last_path(image, tp) for tp in places}
         reported = self._report(image, places)
         node.quotas.follower.healing |= reported
-        for tp in reported:
-            node.engine.cancel(tp, None, "its replica is made again after its log directory has failed")
         made = node.metadata_publisher.make_again(reported)
         self._note(made, before)
         return [partition.tp for partition in made]
@@ -196,7 +195,6 @@ class Healing:
                 self._wait(tp, f"no log directory has space for its {sizes[tp]} bytes and a tenth more")
             else:
                 self._expected[tp] = sizes[tp]
-                self._reasons.pop(tp, None)
         return places
 
     def _rooms(self, placed_now: Collection[TopicPartition]) -> list[Room]:
@@ -227,6 +225,23 @@ class Healing:
                 sizes = held[directory.name]
                 rooms.append(Room(directory.name, online.index(sharing[0]), free, sum(sizes), len(sizes)))
         return rooms
+
+    def _without_moves(self, places: dict[TopicPartition, str]) -> dict[TopicPartition, str]:
+        """Cancel the moves of these replicas, and return the places of those that have none now.
+
+        One whose move cannot be cancelled, such as while a step of it hangs in the failed directory, waits alone.
+        """
+        free = {}
+        for tp, path in places.items():
+            try:
+                self._node.engine.cancel(tp, None, "its replica is made again after its log directory has failed")
+            except (RequestRefused, StorageError) as error:
+                self._expected.pop(tp, None)
+                self._wait(tp, f"its move cannot be cancelled: {error}")
+            else:
+                free[tp] = path
+                self._reasons.pop(tp, None)
+        return free
 
     def _report(self, image: ClusterImage, places: dict[TopicPartition, str]) -> set[TopicPartition]:
         """Let the metadata have the replicas in their new directories, one generation higher; return those that it has

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from activities.kafka_admin.admin import KafkaAdmin, LogDirectoryView, PlacedReplica, Reassignment
-from activities.kafka_admin.errors import NoResponse
+from activities.kafka_admin.errors import AdminError, NoResponse
 from storage_node.model.error_codes import ErrorCode
 from storage_node.model.ids import TopicPartition
 
@@ -25,6 +25,7 @@ class KafkaInMemory:
 
     `held`: copies do not end; `holding` are single partitions of which they do not. `silent` brokers do not respond.
     `lost` requests, by name, are carried out, but their responses are lost; `refused` requests are not carried out;
+    Configs of `guarded` brokers and topics cannot be changed by this client.
     `doubted` ones are carried out, and answered with a code that does not say so.
     """
 
@@ -41,6 +42,7 @@ class KafkaInMemory:
         self.behind: set[tuple[int, TopicPartition]] = set()
         self.lost: list[str] = []
         self.refused: dict[str, ErrorCode] = {}
+        self.guarded: set[tuple[str, str]] = set()
         self.doubted: dict[str, ErrorCode] = {}
         self.requests: list[str] = []
 
@@ -191,6 +193,8 @@ class KafkaInMemory:
     def change_configs(self, kind: str, changes: Mapping[str, Mapping[str, tuple[str, str | None]]]) -> None:
         self.requests.append("change_configs")
         for name, row in changes.items():
+            if (kind, name) in self.guarded:
+                raise AdminError(f"cannot change the configs of {kind} {name}: is this client authorized?")
             held = self.configs.setdefault((kind, name), {})
             for key, (operation, value) in row.items():
                 if operation == "SET" and value is not None:

@@ -22,6 +22,7 @@ from workflows.model.plans.running.lane_request import LaneRequest, parse
 from workflows.model.plans.running.plan_results import LanePhase, LaneProgress, LaneResult, PlanOutcome
 from workflows.model.plans.running.throttling import entries_of
 from workflows.plans import searching
+from workflows.plans.steps import readable
 from workflows.step_specs import start
 
 #: Of so many moves one may be left when the plan may begin the next lane. A lane of fewer moves ends first.
@@ -50,7 +51,7 @@ class PlanLane:
         self._requested = 0.0
         self._stopped = False
         self._throttled = self._request.throttled
-        self._listing: asyncio.Task[None] | None = None
+        self._listing: asyncio.Task[list[str]] | None = None
         """Lists the replicas of a lane that began without a throttle."""
         self._finishing = False
         """The plan may begin the next lane on the disks of this one."""
@@ -70,8 +71,8 @@ class PlanLane:
         self._requested = workflow.time()
         self._describe()
         if self._throttled and not self._stopping:
-            await cancellation.shielded(self._list(calls.HOLD_THROTTLES))
-        if not self._stopping:
+            await cancellation.shielded(self._throttle())
+        if not self._stopping and self._open():
             self._enter(LanePhase.REQUESTING)
             await self._do(calls.REQUEST_MOVES)
             await cancellation.shielded(self._tell_finishing())
@@ -198,14 +199,23 @@ class PlanLane:
         for key in self._open():
             self._rows[key] = PlanMoveRow(key, str(MoveOutcome.FAILED), reason=fields.shown(why))
 
-    async def _list(self, activity: str) -> None:
-        """Have the cluster's keeper list the replicas as throttled, or take them off the list again."""
+    async def _throttle(self) -> None:
+        """List the replicas as throttled; the moves fail if the cluster rejects that, and nothing is requested."""
+        rejected = await self._list(calls.HOLD_THROTTLES)
+        if rejected:
+            self._fail(f"the throttle is not set: {rejected[0]}")
+
+    async def _list(self, activity: str) -> list[str]:
+        """Have the cluster's keeper list the replicas as throttled, or take them off the list again; return why the
+        cluster rejects it.
+        """
         held = entries_of(spec.move() for spec in self._request.moves)
         if not held.entries:
-            return
+            return []
         entries = {topic: {key: list(each) for key, each in lists.items()} for topic, lists in held.entries.items()}
         call = HoldCall(self._request.cluster, workflow.info().workflow_id, {}, entries)
-        await start(activity, call, cluster=self._request.cluster)
+        found = readable(activity, reading.held, await start(activity, call, cluster=self._request.cluster))
+        return [why for name, why in found.rejected.items() if name in {f"topic {topic}" for topic in entries}]
 
     async def _report(self) -> None:
         """Send the rows to the plan's open run; a plan that has ended needs them no longer."""

@@ -214,10 +214,10 @@ class ReassignmentPlan:
                 await self._throttle(None if not self._run.open_lanes else chosen)
             else:
                 self._enter(PlanPhase.ROLLING_BACK if self._state.rolling_back else PlanPhase.MOVING)
-                await self._throttle(chosen)
-                await self._lanes.begin(
-                    chosen.lanes, throttled=self._options.throttled_between_brokers, searchable=self._searchable
-                )
+                if await self._throttle(chosen):
+                    await self._lanes.begin(
+                        chosen.lanes, throttled=self._options.throttled_between_brokers, searchable=self._searchable
+                    )
             workflow.set_current_details(f"{self._phases.current}: {self._summary()}")
             await self._alerts.meanwhile(self._options.alerts, self._summary(), self._reasons, self._warning)
             self._continue_if_long()
@@ -261,8 +261,12 @@ class ReassignmentPlan:
             await self._step(calls.RELEASE_SLOTS, ReleaseSlotsCall(self._cluster, workflow.info().workflow_id))
             self._state.shares = False
 
-    async def _throttle(self, chosen: ChooseResult | None) -> None:
-        """Have the cluster's keeper hold the rates that apply now, or (None) release them."""
+    async def _throttle(self, chosen: ChooseResult | None) -> bool:
+        """Have the cluster's keeper hold the rates that apply now, or (None) release them.
+
+        Returns False if the cluster rejects them: nothing may begin without them. A broker that does not respond gets
+        them when it does.
+        """
         assert self._state.check is not None
         wanted = Holding()
         if chosen is not None:
@@ -270,11 +274,17 @@ class ReassignmentPlan:
             await self._lanes.list_throttled()
             wanted = rates_of(self._state.check.brokers, chosen.between_brokers, chosen.between_directories)
         if wanted == self._state.held:
-            return
+            return True
         activity = calls.HOLD_THROTTLES if wanted.rates else calls.RELEASE_THROTTLES
         rates = {node: dict(row) for node, row in wanted.rates.items()}
-        await self._step(activity, HoldCall(self._cluster, workflow.info().workflow_id, rates))
+        call = HoldCall(self._cluster, workflow.info().workflow_id, rates)
+        found = readable(activity, reading.held, await self._step(activity, call))
+        rejected = [why for name, why in found.rejected.items() if name in {f"broker {node}" for node in rates}]
+        if rejected:
+            self._reasons = [*self._reasons, *(f"the throttle is not set: {why}" for why in rejected)]
+            return False
         self._state.held = wanted
+        return True
 
     async def _until(self, condition: Callable[[], bool], patience: timedelta | None = None) -> None:
         """Wait for a condition, a cancel, or (with `patience`) for so long."""

@@ -53,6 +53,8 @@ class ThrottleKeeper:
         self._asked, self._applied = 0, 0
         """Holds and releases so far, and those that the cluster had at the last read."""
         self._failed: dict[str, str] = {}
+        self._rejected: list[str] = []
+        """Those of the failed ones that the cluster rejects."""
         try:
             row = handlers.only(given, optional=True)
             if row is not None and fields.an_object(row, "$", ("leases",)):
@@ -127,6 +129,7 @@ class ThrottleKeeper:
         current = Current(found.rates, found.lists, tuple(found.silent))
         changes = self._leases.changes(current, set(call.nodes), set(call.topics))
         self._failed = {f"broker {node}": "it does not respond" for node in current.silent}
+        self._rejected = []
         if not changes:
             return
         rows = [_row(each) for each in changes]
@@ -136,6 +139,7 @@ class ThrottleKeeper:
         # Only what was to be written.
         self._leases.written((change for change in changes if _row(change) in written.written), written.gone)
         self._failed |= written.failed
+        self._rejected = written.rejected
 
     @workflow.update(description="Hold throttles for a run: {holder, rates, entries}")
     async def hold(self, *given: Any) -> ThrottlesApplied:
@@ -145,7 +149,8 @@ class ThrottleKeeper:
         self._asked += 1
         mine = self._asked
         await workflow.wait_condition(lambda: self._applied >= mine)
-        return ThrottlesApplied(sorted(self._failed))
+        rejected = {name: self._failed[name] for name in self._rejected if name in self._failed}
+        return ThrottlesApplied(sorted(self._failed), rejected)
 
     @hold.validator
     def _may_hold(self, *given: Any) -> None:

@@ -192,7 +192,8 @@ def _ingest(lake: Lake, records: DataFrame, origin: str, rules: Rules, again: st
     found = records.agg(
         F.max("sequence").alias("sequence"),
         F.min("sequence").alias("first"),
-        F.max("taken_at").alias("taken_at"),
+        # (A collected time stamp would be in the zone of this process, in which an hour may come twice.)
+        F.max(F.unix_micros("taken_at")).alias("taken_at"),
         *[F.count(F.when(F.col("kind") == kind, 1)).alias(kind) for kind in (CLOSED, OPEN, PENDING, QUARANTINE)],
     ).first()
     if found is None or found["sequence"] is None:
@@ -271,12 +272,12 @@ def ingests(records: DataFrame, origin: str) -> DataFrame:
     )
 
 
-def newest_time(lake: Lake, taken_at: datetime | None = None) -> datetime:
-    """Return the time of the newest export in the tables and the batch: that of the rows of open runs."""
+def newest_time(lake: Lake, taken_at: int | None = None) -> datetime:
+    """Return the time of the newest export in the tables and the batch (in microseconds): that of open runs' rows."""
     from datetime import UTC, timedelta
 
     epoch = datetime.fromtimestamp(0, UTC)
-    micros = F.unix_micros(F.greatest(F.max("taken_at"), F.lit(taken_at).cast("timestamp")))
+    micros = F.greatest(F.max(F.unix_micros("taken_at")), F.lit(taken_at).cast("bigint"))
     row = lake.read(schema.INGESTS).agg(micros).first()
     return epoch if row is None or row[0] is None else epoch + timedelta(microseconds=row[0])
 

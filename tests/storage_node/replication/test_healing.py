@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from storage_node.directories.directory import LogDirectory
+from storage_node.errors import RequestTimedOut
 from storage_node.lifecycle.directory_history import Event
 from storage_node.model.assignment import Assignment
 from storage_node.model.command_rows import encode
@@ -305,6 +306,35 @@ def test_old_copy_whose_start_does_not_know_of_the_new_one_cannot_join_the_isr(c
     in_sync(cluster, "t", [1, 2])
     assert cluster.replica(1, "t").directory.path == good
     assert cluster.consume("t", 2 * COUNT) == values(0) + values(COUNT)
+
+
+def test_replica_whose_move_cannot_be_cancelled_waits_alone(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step of its move hangs in the failed directory, say."""
+    node = cluster.nodes[1]
+    cluster.create_topic("others", [[1, 2], [1, 2]])
+    in_sync(cluster, "others", [1, 2])
+    bad = cluster.replica(1, "t").directory
+    (stuck,) = (tp for tp, each in node.replicas.served.items() if tp.topic == "others" and each.directory is bad)
+    until(lambda: cluster.controller.partition(stuck.topic, stuck.partition).directory_of(1) == bad.id)
+    fail(cluster)
+    passes(node, 3600)
+    cancel = node.engine.cancel
+
+    def hangs(tp: TopicPartition, *given: Any) -> Any:
+        if tp == stuck:
+            raise RequestTimedOut("a step on it hangs")
+        return cancel(tp, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.engine, "cancel", hangs)
+        assert node.healing.round() == [TP] and node.healing.round() == []
+    row = cluster.controller.partition(stuck.topic, stuck.partition)
+    assert row.generation_of(1) == 0, "the metadata has nothing new of it"
+    told = [each.getMessage() for each in caplog.records if "its move cannot be cancelled" in each.getMessage()]
+    assert len(told) == 1 and "a step on it hangs" in told[0]
+    assert node.healing.round() == [stuck]
 
 
 def reports_only(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> LogDirectory:

@@ -279,6 +279,44 @@ def test_cancelled_step_whose_attempt_fails_leaves_nothing_under_way(
     run(temporal_server, task_queue, scene)
 
 
+def test_plan_begins_nothing_while_the_cluster_rejects_its_throttle(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene(it: Scene) -> None:
+        it.kafka.guarded.add(("broker", "2"))
+        plan = await it.submit()
+
+        async def told() -> bool:
+            return bool((await plan.query("progress"))["reasons"])
+
+        await until_true(told)
+        progress = await plan.query("progress")
+        why = "cannot change the configs of broker 2: is this client authorized?"
+        assert progress["reasons"] == [f"the throttle is not set: {why}"] and progress["lanes_running"] == []
+        assert it.kafka.placed == BEFORE and not it.kafka.targets and not it.kafka.futures
+        it.kafka.guarded.clear()
+        await plan.execute_update("set_throttle", {"rate": "1MB"})
+        assert (await plan.result())["outcomes"] == {"moved": 2}
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_moves_fail_unrequested_if_the_cluster_rejects_to_list_their_replicas(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene(it: Scene) -> None:
+        it.kafka.guarded.add(("topic", "t"))
+        plan = await it.submit()
+        result = await plan.result()
+        assert result["outcomes"] == {"moved": 1, "failed": 1}
+        (row,) = result["failures"]
+        why = "cannot change the configs of topic t: is this client authorized?"
+        assert (row["key"], row["reason"]) == ("t-1", f"the throttle is not set: {why}")
+        assert "reassign" not in it.kafka.requests
+
+    run(temporal_server, task_queue, scene)
+
+
 def test_terminated_lane_fails_its_moves_and_retry_adopts_them(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder
 ) -> None:

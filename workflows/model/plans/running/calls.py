@@ -401,9 +401,12 @@ class ReleaseSlotsCall:
 
 @dataclass(frozen=True)
 class HoldResult:
-    """The brokers and topics whose configs could not be written yet; the keeper tries again."""
+    """The brokers and topics whose configs could not be written yet; the keeper tries again. `rejected` are those of
+    them of which the cluster rejects it, each with why.
+    """
 
     left_out: list[str] = field(default_factory=list)
+    rejected: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -437,12 +440,13 @@ class WriteThrottlesCall:
 @dataclass(frozen=True)
 class WriteThrottlesResult:
     """The rows that were written, a sentence for each broker or topic that was not, by name, and those of these topics
-    that the controller does not know.
+    that the controller does not know. `rejected` are the names for which another attempt will fail as well.
     """
 
     written: list[list[Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
 
 
 def _stall_reason(value: Any, path: str) -> str:

@@ -78,6 +78,7 @@ class ThrottlesApplied(Versioned):
     """The response to `hold` and `release` of throttles: the cluster has them, or the values from before."""
 
     left_out: list[str]  # the brokers and topics that could not be written yet; the keeper tries again
+    rejected: dict[str, str] = field(default_factory=dict)  # by the cluster, and why
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from workflows.model.plans.running.calls import (
     CordonResult,
     DiskRow,
     DrainResult,
+    HoldResult,
     LaneSpec,
     PlanMoveRow,
     ReadThrottlesResult,
@@ -241,18 +242,26 @@ def _changes(value: Any, path: str) -> list[list[Any]]:
     return [_change(each, f"{path}[{at}]") for at, each in enumerate(fields.a_list(value, path))]
 
 
+def _whys(value: Any, path: str) -> dict[str, str]:
+    return {_shown(name, path): _shown(why, path) for name, why in fields.an_object(value, path).items()}
+
+
 _WRITTEN: Mapping[str, Reader] = {
     "written": _changes,
-    "failed": lambda value, path: {
-        _shown(name, path): _shown(why, path) for name, why in fields.an_object(value, path).items()
-    },
+    "failed": _whys,
     "gone": _strings,
+    "rejected": _strings,
 }
 
 
 def written(value: Any) -> WriteThrottlesResult:
     """Read the result of `write_throttles`."""
     return WriteThrottlesResult(**_row(value, "$", _WRITTEN))
+
+
+def held(value: Any) -> HoldResult:
+    """Read the result of `hold_throttles`."""
+    return HoldResult(**_row(value, "$", {"left_out": _strings, "rejected": _whys}))
 
 
 def _row(value: Any, path: str, readers: Mapping[str, Reader], needed: tuple[str, ...] = ()) -> dict[str, Any]:
