@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import needs, scale
-from tests.support.programs.spark import spark, spark_kafka
+from tests.support.programs.spark import forget_tables, spark, spark_kafka
 from tests.support.report import hung
 from tests.support.report.features import features_table
 from tests.support.report.groups import Groups
@@ -27,7 +27,7 @@ from tests.support.report.record import Record
 from tests.support.report.tables import ROOT, Outcomes, read_cases, read_features
 from tests.support.report.tiers import Tiers, read_tiers
 
-__all__ = ["spark", "spark_kafka"]  # fixtures for all tests
+__all__ = ["forget_tables", "spark", "spark_kafka"]  # fixtures for all tests
 
 CONFORMANCE = ROOT / "build" / "conformance.md"
 STACKS = ROOT / "build" / "stacks.txt"

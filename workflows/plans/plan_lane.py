@@ -203,7 +203,7 @@ class PlanLane:
         """List the replicas as throttled; the moves fail if the cluster rejects that, and nothing is requested."""
         rejected = await self._list(calls.HOLD_THROTTLES)
         if rejected:
-            self._fail(f"the throttle is not set: {rejected[0]}")
+            self._fail(rejected[0])
 
     async def _list(self, activity: str) -> list[str]:
         """Have the cluster's keeper list the replicas as throttled, or take them off the list again; return why the
@@ -214,8 +214,8 @@ class PlanLane:
             return []
         entries = {topic: {key: list(each) for key, each in lists.items()} for topic, lists in held.entries.items()}
         call = HoldCall(self._request.cluster, workflow.info().workflow_id, {}, entries)
-        found = readable(activity, reading.held, await start(activity, call, cluster=self._request.cluster))
-        return [why for name, why in found.rejected.items() if name in {f"topic {topic}" for topic in entries}]
+        result = await start(activity, call, cluster=self._request.cluster)
+        return readable(activity, reading.held, result).why_not("topic", entries)
 
     async def _report(self) -> None:
         """Send the rows to the plan's open run; a plan that has ended needs them no longer."""

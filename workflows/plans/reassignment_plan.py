@@ -262,10 +262,8 @@ class ReassignmentPlan:
             self._state.shares = False
 
     async def _throttle(self, chosen: ChooseResult | None) -> bool:
-        """Have the cluster's keeper hold the rates that apply now, or (None) release them.
-
-        Returns False if the cluster rejects them: nothing may begin without them. A broker that does not respond gets
-        them when it does.
+        """Have the cluster's keeper hold the rates that apply now, or (None) release them; return False if the cluster
+        rejects them, so that nothing may begin.
         """
         assert self._state.check is not None
         wanted = Holding()
@@ -277,14 +275,12 @@ class ReassignmentPlan:
             return True
         activity = calls.HOLD_THROTTLES if wanted.rates else calls.RELEASE_THROTTLES
         rates = {node: dict(row) for node, row in wanted.rates.items()}
-        call = HoldCall(self._cluster, workflow.info().workflow_id, rates)
-        found = readable(activity, reading.held, await self._step(activity, call))
-        rejected = [why for name, why in found.rejected.items() if name in {f"broker {node}" for node in rates}]
-        if rejected:
-            self._reasons = [*self._reasons, *(f"the throttle is not set: {why}" for why in rejected)]
-            return False
-        self._state.held = wanted
-        return True
+        result = await self._step(activity, HoldCall(self._cluster, workflow.info().workflow_id, rates))
+        rejected = readable(activity, reading.held, result).why_not("broker", rates)
+        self._reasons = [*self._reasons, *rejected]
+        if not rejected:
+            self._state.held = wanted
+        return not rejected
 
     async def _until(self, condition: Callable[[], bool], patience: timedelta | None = None) -> None:
         """Wait for a condition, a cancel, or (with `patience`) for so long."""
@@ -311,7 +307,7 @@ class ReassignmentPlan:
             sorted(self._run.finishing),
             self._run.skipped,
             ChooseCall.most if begins else 0,
-            rate=round(self._rate()),
+            rate=round(self._run.rate(self._moving())),
             shares=self._state.shares,
             adaptive=self._state.adaptive.as_json(),
             recheck=self._state.rechecks.request(
@@ -353,12 +349,6 @@ class ReassignmentPlan:
         if not self._run.open_lanes:
             await self._release()
         await self._look_on(lambda: not self._state.rechecks.waiting or self._state.paused is not None)
-
-    def _rate(self) -> float:
-        """Return how fast the plan has copied while it moved, in bytes/s; 0 before it has copied anything."""
-        seconds = self._moving()
-        copied: int = self._run.copied + self._run.copied_now
-        return copied / seconds if seconds > 0 else 0.0
 
     def _moving(self) -> float:
         """Return the seconds for which the plan was moving, in this run and in those that it continues."""

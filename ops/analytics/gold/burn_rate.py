@@ -104,7 +104,7 @@ def _with_evidence(moves: DataFrame, beside: Evidence) -> DataFrame:
         .distinct()
         .withColumn("paused", F.lit(True))
     )
-    spans = beside.throttle_spans.where((F.col("scope") == schema.OF_RUN) & F.col("rate").isNotNull()).select(
+    spans = beside.throttle_spans.where(F.col("scope") == schema.OF_RUN).select(
         *("namespace", F.col("workflow_id").alias("holder"), "rate", "began", F.col("ended").alias("over"))
     )
     holder = F.coalesce("carried_by", "workflow_id").alias("holder")
@@ -112,9 +112,12 @@ def _with_evidence(moves: DataFrame, beside: Evidence) -> DataFrame:
     overlap = (F.col("finished").isNull() | (F.col("began") <= F.col("finished"))) & (
         F.col("over").isNull() | (F.col("over") >= F.col("started"))
     )
-    # A limit that was lowered while it copied was exceeded by nothing that came before.
+    # A limit that is lowered while the move copies does not judge what it copied before; a lifted one, nothing.
     limits = (
-        mine.join(spans, ["namespace", "holder"]).where(overlap).groupBy("id").agg(F.max("rate").alias("highest_limit"))
+        mine.join(spans, ["namespace", "holder"])
+        .where(overlap)
+        .groupBy("id")
+        .agg(F.max("rate").alias("highest_limit"), F.bool_or(F.col("rate").isNull()).alias("lifted"))
     )
     return moves.join(cancels, [*CHAIN], "left").join(paused, ["id"], "left").join(limits, ["id"], "left")
 
@@ -130,7 +133,7 @@ def _event(slo: Slo, placed: Column) -> Column:
         valid, good, at = ended & (F.col("seconds_locked") > 0), F.col("seconds_locked") <= slo.seconds, F.col("end")
     elif slo.event is Event.RATE:
         limit = F.coalesce("highest_limit", "throttle")
-        valid = ended & (limit > 0) & F.col("mean_rate").isNotNull()
+        valid = ended & (limit > 0) & F.col("mean_rate").isNotNull() & ~F.coalesce("lifted", F.lit(False))
         good, at = F.col("mean_rate") <= limit * (1 + slo.tolerance), F.col("end")
     elif slo.event is Event.UNATTENDED:
         outcomes = (*schema.DONE, schema.FAILED, schema.CANCELLED, schema.TERMINATED, schema.TIMED_OUT)

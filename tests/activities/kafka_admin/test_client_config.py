@@ -29,7 +29,7 @@ def config(**more: str) -> ClientConfig:
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A certificate, and it with its key, whose password is "geheim"."""
-    signed, both = certificate(tmp_path_factory.mktemp("stores"), "ada", "-passout", "pass:geheim")
+    signed, both = certificate(tmp_path_factory.mktemp("stores"), "ada", password="geheim")
     return str(signed), str(both)
 
 

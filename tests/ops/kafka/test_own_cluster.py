@@ -86,8 +86,8 @@ class Secured:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Secured:
-        self.certificate, store = certificate(self.folder, "broker", "-nodes", "-addext", f"subjectAltName=IP:{HOST}")
-        users, self.store = certificate(self.folder, USER, "-passout", f"pass:{SECRET}")
+        self.certificate, store = certificate(self.folder, "broker", "-addext", f"subjectAltName=IP:{HOST}")
+        users, self.store = certificate(self.folder, USER, password=SECRET)
         broker = self.broker
         for disk in broker.log_dirs:
             disk.mkdir(parents=True)

@@ -16,6 +16,9 @@ from ops.kafka.jars import KafkaUnavailable
 from ops.kafka.spark_jars import ensure_spark_jars
 from tests.support.needs import need
 
+#: The session of this process, if there is one.
+_running: list[Any] = []
+
 
 def spark_jars() -> list[Path]:
     """The jars of Spark's Kafka source; none where they cannot be had."""
@@ -37,7 +40,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         need("Delta Lake", str(problem))
     _keep_formatters()
     with spark_session(Path(tmp_path_factory.mktemp("spark")), spark_jars(), tasks=1) as session:
+        _running.append(session)
         yield session
+        _running.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_tables() -> Iterator[None]:
+    """Delta Lake keeps for an hour what it knows of each table: those of many tests fill Spark's memory."""
+    yield
+    for session in _running:
+        session._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 def _keep_formatters() -> None:

@@ -48,7 +48,8 @@ function duration(seconds) {
   if (seconds < 59.95) return `${seconds.toFixed(seconds >= 9.995 ? 1 : 2)} s`;
   const whole = Math.round(seconds);
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
-  if (whole < 48 * 3600) return `${Math.floor(whole / 3600)} h ${two(Math.round((whole % 3600) / 60))} min`;
+  const minutes = Math.round(whole / 60);
+  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
   return `${(whole / 86400).toFixed(1)} days`;
 }
 /** A share from 0 to 1; it never rounds up to 100 %. */

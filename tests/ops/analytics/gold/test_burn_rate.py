@@ -111,6 +111,7 @@ def test_events_of_moves_are_good_or_bad_by_their_kind(spark: Any) -> None:
         "limited": {"throttle": 100.0, "mean_rate": 100.9},
         "too fast": {"throttle": 100.0, "mean_rate": 101.1},
         "limited later": {"throttle": 50.0, "mean_rate": 99.0},
+        "lifted later": {"throttle": 50.0, "mean_rate": 500.0},
         "stopped": {"spent": {"stopped": 1.0}},
         "paused": {},
         "failed": {"outcome": "failed", "reason": "TargetFull"},
@@ -136,8 +137,10 @@ def test_events_of_moves_are_good_or_bad_by_their_kind(spark: Any) -> None:
         table(schema.RUNS, [chain | {"workflow_id": name, "cancel_requested": at(10)} for name in changes if
                             name.startswith("cancelled")]),
         table(schema.MOVE_PHASES, [chain | {"id": "paused", "phase": "paused"}]),
-        table(schema.THROTTLE_SPANS, [chain | {"workflow_id": "limited later", "scope": "run", "rate": 100.0,
-                                               "began": at(0), "ended": at(50)}]),
+        table(schema.THROTTLE_SPANS, [chain | {"workflow_id": name, "scope": "run", "rate": rate, "began": at(began),
+                                               "ended": at(began + 50)}
+                                      for name, rate, began in (("limited later", 100.0, 0), ("lifted later", 50.0, 0),
+                                                                ("lifted later", None, 50))]),
         moves,
     )  # fmt: skip
     found: dict[str, set[tuple[str, bool, datetime]]] = {name: set() for name in changes}
@@ -161,6 +164,7 @@ def test_events_of_moves_are_good_or_bad_by_their_kind(spark: Any) -> None:
         "limited": {(rate, True, minute[100]), ended},
         "too fast": {(rate, False, minute[100]), ended},
         "limited later": {(rate, True, minute[100]), ended},
+        "lifted later": {ended},
         "stopped": {(person, False, minute[100])},
         "paused": {(person, False, minute[100])},
         "failed": {(person, False, minute[100])},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from dataclasses import fields as fields_of
 from typing import Any
@@ -407,6 +407,11 @@ class HoldResult:
 
     left_out: list[str] = field(default_factory=list)
     rejected: dict[str, str] = field(default_factory=dict)
+
+    def why_not(self, kind: str, names: Iterable[str]) -> list[str]:
+        """Return a sentence for each of these brokers or topics that the cluster rejects."""
+        keys = {f"{kind} {name}" for name in names}
+        return [f"the throttle is not set: {why}" for key, why in self.rejected.items() if key in keys]
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,10 @@ class PlanRun:
         """Note what a read shows of the lanes that have not ended."""
         self.copied_now, self.left_total = copied, total
 
+    def rate(self, seconds: float) -> float:
+        """Return how fast the plan has copied in so many seconds of moving, in bytes/s; 0 before it has copied."""
+        return (self.copied + self.copied_now) / seconds if seconds > 0 else 0.0
+
     def bytes_total(self, planned: int) -> int:
         """Return all bytes of the plan: topics grow while it runs, so that the planned ones would not do."""
         return planned if self.left_total is None else self.copied + max(self.left_total, self.copied_now)
