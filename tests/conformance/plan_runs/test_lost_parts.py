@@ -58,6 +58,20 @@ def test_move_into_a_disk_that_fails_waits_for_it_and_the_others_go_on(
     assert cluster.end_offset(large) == 2000
 
 
+def test_copy_out_of_a_disk_that_fails_ends_as_failed_and_leaves_no_throttle(
+    cluster: Cluster, orchestrator: Orchestrator
+) -> None:
+    topic = filled(cluster, 2)
+    bad = directory_of(cluster, 2, topic)
+    good = next(path for path in cluster.log_dirs[2] if path != bad)
+    plan = orchestrator.submit((topic, 0, [2], [good]), options=SLOW)
+    cluster.eventually(lambda: directory_of(cluster, 2, topic, future=True) == good, "it is under way")
+    with failed_directory(cluster, 2, bad):
+        result = plan.result(120)
+        (row,) = result["failures"]
+        assert result["outcomes"] == {"failed": 1} and bad in row["reason"] and "offline" in row["reason"]
+
+
 def test_plan_into_a_disk_that_has_failed_is_refused_with_its_path(
     cluster: Cluster, orchestrator: Orchestrator
 ) -> None:

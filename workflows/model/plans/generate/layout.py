@@ -111,9 +111,13 @@ class Layout:
         return max(0, held.usable - int(max(0, held.total) * self.limits.keep_free / 100))
 
     def busy(self, tp: TopicPartition) -> bool:
-        """Return whether a reassignment or a move between directories of the partition is in progress."""
-        state = self.view.partitions[tp]
-        return bool(state.adding or state.removing) or any((node, tp) in self.view.futures for node in state.replicas)
+        """Return whether a reassignment or a move between directories of the partition is in progress.
+
+        A copy whose broker does not report its source does not go on: the source's disk has failed.
+        """
+        state, view = self.view.partitions[tp], self.view
+        copies = any((node, tp) in view.futures and (node, tp) in view.replicas for node in state.replicas)
+        return bool(state.adding or state.removing) or copies
 
     def items(self, disks: Collection[Disk]) -> list[Item]:
         """Return the replicas on these disks that may move, by size: of known size, led, and not moved already."""

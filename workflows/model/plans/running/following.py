@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from workflows.model.move.parameter import ANY
-from workflows.model.plans.values import ClusterView, MoveKind, PlannedMove
+from workflows.model.plans.values import ClusterView, Disk, MoveKind, PlannedMove
 
 
 class MoveOutcome(StrEnum):
@@ -26,8 +26,9 @@ class MoveOutcome(StrEnum):
     FAILED = "failed"
 
 
-#: Outcomes that a broker with old metadata may report as well: only later views that agree confirm them.
-DOUBTFUL = frozenset({MoveOutcome.SUPERSEDED, MoveOutcome.TOPIC_DELETED})
+#: Outcomes that a broker with old metadata, or one that is starting, may report as well: only later views that agree
+#: confirm them.
+DOUBTFUL = frozenset({MoveOutcome.SUPERSEDED, MoveOutcome.TOPIC_DELETED, MoveOutcome.FAILED})
 
 #: Outcomes that leave the replica where the plan wants it.
 REACHED = frozenset({MoveOutcome.MOVED, MoveOutcome.IN_PLACE})
@@ -90,11 +91,22 @@ def _directory(move: PlannedMove, view: ClusterView) -> Seen:
         if future.path != move.target:
             why = f"{move.partition} moves to {future.path} on broker {move.node}: another client requested it"
             return Seen(MoveOutcome.SUPERSEDED, why=why)
+        if held is None and (error := _error_of(move.node, move.source, view)):
+            # The broker keeps the copy and does not go on with it, also once the disk is back: it has to be restarted.
+            why = (
+                f"log directory {move.source} of broker {move.node}, from which {move.partition} was copied, is offline"
+            )
+            return Seen(MoveOutcome.FAILED, copied=future.size, total=total, why=f"{why} ({error})")
         state_now = MoveState.PROMOTING if held and future.size >= held.size > 0 else MoveState.COPYING
         return Seen(state=state_now, copied=min(future.size, total), total=total)
     if held is not None and held.path == move.target:
         return Seen(MoveOutcome.MOVED, copied=held.size, total=held.size)
     return Seen(total=held.size if held else max(0, move.size))
+
+
+def _error_of(node: int, path: str, view: ClusterView) -> str:
+    held = view.directories.get(Disk(node, path))
+    return held.error if held is not None else ""
 
 
 def _replicas(move: PlannedMove, view: ClusterView) -> Seen:

@@ -118,6 +118,9 @@ def test_broker_with_an_offline_directory_is_emptied_across_brokers() -> None:
     assert [(each.partition, each.replicas) for each in failed.document.partitions] == [(0, (2, 3))]
     beside = drain(dead, 1, "/b", BARE)
     assert [(each.partition, each.replicas) for each in beside.document.partitions] == [(1, (2, 3))]
+    # A copy out of it that had begun does not go on.
+    orphan = drain(with_future(dead, 1, "t-0", "/b"), 1, "/a", BARE)
+    assert orphan.document == failed.document
 
 
 def test_dead_broker_is_removed_with_the_sizes_of_the_leaders() -> None:

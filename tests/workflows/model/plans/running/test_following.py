@@ -67,6 +67,18 @@ def test_move_between_directories(
     assert state is None or found.state == state
 
 
+def test_copy_out_of_a_disk_that_has_failed_ends_as_failed() -> None:
+    """The broker goes on to report the copy, and no longer its source."""
+    without = view(held={2: ("/a", 100)}, futures={1: ("/b", 40)})
+    assert seen(TO_DIRECTORY, without).state == MoveState.COPYING, "it may be starting"
+    offline = DirectoryView(Disk(1, "/a"), error="KAFKA_STORAGE_ERROR")
+    found = seen(TO_DIRECTORY, replace(without, directories={**without.directories, offline.disk: offline}))
+    assert (found.outcome, found.copied) == (MoveOutcome.FAILED, 40)
+    assert found.why == (
+        "log directory /a of broker 1, from which orders-0 was copied, is offline (KAFKA_STORAGE_ERROR)"
+    )
+
+
 @pytest.mark.parametrize(
     ("look", "state", "outcome", "copied"),
     [
