@@ -61,9 +61,8 @@ def test_move_into_a_disk_that_fails_waits_for_it_and_the_others_go_on(
 def test_copy_out_of_a_disk_that_fails_ends_as_failed_and_leaves_no_throttle(
     cluster: Cluster, orchestrator: Orchestrator
 ) -> None:
-    topic = filled(cluster, 2)
-    bad = directory_of(cluster, 2, topic)
-    good = next(path for path in cluster.log_dirs[2] if path != bad)
+    topic, (good, bad) = filled(cluster, 2), cluster.log_dirs[2][:2]
+    orchestrator.submit((topic, 0, [2], [bad]), options=FAST).result()
     plan = orchestrator.submit((topic, 0, [2], [good]), options=SLOW)
     cluster.eventually(lambda: directory_of(cluster, 2, topic, future=True) == good, "it is under way")
     with failed_directory(cluster, 2, bad):
