@@ -6,7 +6,7 @@ small, and cut to its newest `MOST_ROWS` rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
@@ -52,16 +52,14 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
     since = newest_days(by_day, MOST_MOVES)
     shown = sources.moves if since is None else sources.moves.where(F.col("day") >= F.lit(since))
     rows = sorted(_moves(shown), key=lambda row: (row[_STARTED], row[0] or "", row[1] or 0))[-MOST_MOVES:]
-    others: dict[str, Callable[[], Packed]] = {
-        "days": partial(
-            _newest,
+    others: dict[str, tuple[DataFrame, Sequence[str], Sequence[str], Mapping[str, Column]]] = {
+        "days": (
             sources.sla_daily,
             tables.DAYS,
             ("day", "scope", "value"),
             _renamed(bytes="bytes_copied", p50="p50_seconds", p95="p95_seconds"),
         ),
-        "slos": partial(
-            _newest,
+        "slos": (
             sources.burn_rate,
             tables.SLOS,
             ("day", "slo"),
@@ -70,26 +68,23 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
                 **{name: _millionths("budget_left" if name == "left" else name) for name in tables.FRACTIONS},
             },
         ),
-        "stalls": partial(
-            _newest, sources.stalls, tables.STALLS, ("day", "node", "reason"), _renamed(longest="longest_seconds")
-        ),
-        "retries": partial(
-            _newest,
+        "stalls": (sources.stalls, tables.STALLS, ("day", "node", "reason"), _renamed(longest="longest_seconds")),
+        "retries": (
             sources.retries,
             tables.RETRIES,
             ("day", "type", "activity", "node"),
             _renamed(type="workflow_type", activity="activity_type"),
         ),
-        "rates": partial(
-            _newest, sources.rates_hourly, tables.RATES, ("hour", "node", "target"), {"hour": _epoch("hour")}
+        "rates": (sources.rates_hourly, tables.RATES, ("hour", "node", "target"), {"hour": _epoch("hour")}),
+        "ingests": (_ingested(sources.ingests), tables.INGESTS, ("day", "kind"), {}),
+        "quarantine": (
+            sources.quarantine,
+            tables.QUARANTINE,
+            ("sequence", "file", "offset"),
+            _renamed(file="source_file"),
         ),
-        "ingests": partial(_newest, _ingested(sources.ingests), tables.INGESTS, ("day", "kind"), {}),
-        "quarantine": partial(
-            _newest, sources.quarantine, tables.QUARANTINE, ("sequence", "file", "offset"), _renamed(file="source_file")
-        ),
-        "transitions": partial(_newest, sources.transitions, tables.TRANSITIONS, ("day", "phase", "event"), {}),
-        "plans": partial(
-            _newest,
+        "transitions": (sources.transitions, tables.TRANSITIONS, ("day", "phase", "event"), {}),
+        "plans": (
             sources.plans,
             tables.PLANS,
             ("started", "id", "chain"),
@@ -101,8 +96,7 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
                 "message": F.left(F.col("message"), F.lit(LONGEST_MESSAGE)),
             },
         ),
-        "progress": partial(
-            _newest,
+        "progress": (
             sources.plan_progress.where(F.col("minute") <= F.lit(as_of)),
             tables.PROGRESS,
             ("minute", "id", "chain"),
@@ -111,8 +105,7 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
                 **_renamed(id="workflow_id", moves="moves_total", bytes="bytes_done", total="bytes_total"),
             },
         ),
-        "failures": partial(
-            _newest,
+        "failures": (
             sources.directories,
             tables.FAILURES,
             ("noticed", "node"),
@@ -123,7 +116,7 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
             },
         ),
     }
-    parts = side_by_side(sources.moves.sparkSession, *others.values())
+    parts = side_by_side(sources.moves.sparkSession, *[partial(_newest, *each) for each in others.values()])
     found = {"moves": pack(tables.MOVES, with_messages(rows), tables.FIGURES), **dict(zip(others, parts, strict=True))}
     return Site(as_of.timestamp(), runs, sum(count for _, count in by_day), found, rules, temporal_ui)
 
